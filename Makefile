@@ -1,0 +1,28 @@
+# Every command sets itself up: the first run creates .venv, later runs install nothing.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: test bench lint format clean
+
+test: .venv/installed
+	$(BIN)/python -m pytest
+
+bench: .venv/installed
+	$(BIN)/python benchmarks/engines.py
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@

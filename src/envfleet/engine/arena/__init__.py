@@ -1,0 +1,1 @@
+"""Shared memory: layout (arithmetic), memory (the mapping), views (NumPy arrays on it)."""

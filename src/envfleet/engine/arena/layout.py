@@ -1,0 +1,71 @@
+"""Where each column of the arena lies: offsets from shapes and dtypes, nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from envfleet.engine.rules.spaces import Leaf
+
+ALIGNMENT = 64
+"""A cache line: no two columns share one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One array of the arena: ``num_envs`` rows at an offset."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Every column of the arena, and its size in bytes (never 0, which cannot be mapped)."""
+
+    size: int
+    observations: tuple[Column, ...]
+    final_observations: tuple[Column, ...]
+    actions: tuple[Column, ...]
+    rewards: Column
+    terminated: Column
+    truncated: Column
+
+
+def plan_layout(
+    num_envs: int, observations: Sequence[Leaf], actions: Sequence[Leaf], *, final: bool
+) -> Layout:
+    """Lay out the columns of ``num_envs`` envs with these fixed leaves, one behind the other.
+
+    ``final`` adds columns for final observations, which only same-step autoreset needs.
+    """
+    end = 0
+
+    def place(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Column:
+        nonlocal end
+        column = Column(end, (num_envs, *shape), dtype)
+        size = math.prod(column.shape) * dtype.itemsize
+        end += -(-size // ALIGNMENT) * ALIGNMENT
+        return column
+
+    def place_all(leaves: Sequence[Leaf]) -> tuple[Column, ...]:
+        return tuple(place(leaf.shape, leaf.dtype) for leaf in leaves)
+
+    rewards = place((), np.dtype(np.float64))
+    terminated = place((), np.dtype(np.bool_))
+    truncated = place((), np.dtype(np.bool_))
+    columns = place_all(actions), place_all(observations), place_all(observations if final else ())
+    return Layout(
+        size=max(end, ALIGNMENT),
+        actions=columns[0],
+        observations=columns[1],
+        final_observations=columns[2],
+        rewards=rewards,
+        terminated=terminated,
+        truncated=truncated,
+    )

@@ -1,0 +1,160 @@
+"""The arena as NumPy arrays: columns for the whole fleet or one shard, rows for one env."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.engine.arena.layout import Column, Layout
+from envfleet.engine.rules.spaces import Array, Leaf, Structure, StructureError, fit
+from envfleet.errors import ObservationMismatch
+
+
+@dataclass(slots=True)
+class Views:
+    """One array per column; row ``i`` belongs to env ``i`` of the fleet or shard."""
+
+    observations: list[Array]
+    final_observations: list[Array]
+    actions: list[Array]
+    rewards: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+
+    def shard(self, envs: range) -> Views:
+        """The rows of some envs, on the same memory."""
+        rows = slice(envs.start, envs.stop)
+        return Views(
+            [column[rows] for column in self.observations],
+            [column[rows] for column in self.final_observations],
+            [column[rows] for column in self.actions],
+            self.rewards[rows],
+            self.terminated[rows],
+            self.truncated[rows],
+        )
+
+
+def shared_views(layout: Layout, memory: mmap.mmap) -> Views:
+    """Views on mapped memory, which they keep alive."""
+
+    def view(column: Column) -> Array:
+        return np.ndarray(column.shape, column.dtype, buffer=memory, offset=column.offset)
+
+    return Views(
+        [view(column) for column in layout.observations],
+        [view(column) for column in layout.final_observations],
+        [view(column) for column in layout.actions],
+        view(layout.rewards),
+        view(layout.terminated),
+        view(layout.truncated),
+    )
+
+
+def observation_arrays(leaves: Sequence[Leaf], num_envs: int) -> list[Array]:
+    """Zeroed observation columns in this process's own memory."""
+    return [np.zeros((num_envs, *leaf.shape), dtype=leaf.dtype) for leaf in leaves]
+
+
+def private_views(num_envs: int, observations: Sequence[Leaf], *, final: bool) -> Views:
+    """Views in this process's own memory, without action columns: nobody else reads them."""
+    return Views(
+        observation_arrays(observations, num_envs),
+        observation_arrays(observations, num_envs) if final else [],
+        [],
+        np.zeros(num_envs),
+        np.zeros(num_envs, dtype=np.bool_),
+        np.zeros(num_envs, dtype=np.bool_),
+    )
+
+
+class ObservationWriter:
+    """Copies observations of a shard's envs into their rows, and keeps the loose leaves' values."""
+
+    def __init__(
+        self, structure: Structure, columns: Sequence[Array], first: int, count: int
+    ) -> None:
+        self._structure = structure
+        self._first = first
+        fixed = iter(columns)
+        self._places = [
+            _LeafColumn(next(fixed), leaf) if leaf.fixed else None for leaf in structure.leaves
+        ]
+        self.loose: list[list[Any]] = [structure.blank_loose()] * count
+        """Per env the current values of the loose leaves, in their order."""
+
+    def write(self, i: int, observation: Any) -> None:
+        """Record the observation of env ``i`` of the shard.
+
+        Raises:
+            ObservationMismatch: it does not have the structure, shapes or kinds of its space.
+        """
+        try:
+            values = self._structure.split(observation)
+        except StructureError as error:
+            raise ObservationMismatch(self._first + i, error.path, error.problem) from None
+        loose = []
+        for place, value in zip(self._places, values, strict=True):
+            if place is None:
+                loose.append(value)
+                continue
+            try:
+                place.write(i, value)
+            except (TypeError, ValueError, OverflowError) as problem:
+                env, path = self._first + i, place.leaf.path
+                raise ObservationMismatch(env, path, str(problem)) from None
+        self.loose[i] = loose
+
+    def write_all(self, observations: Sequence[Any]) -> bool:
+        """Record the observations of all envs at once, if each is just what its space says.
+
+        False means that at least one needs ``write``; nothing can be said about the rows then.
+        """
+        if self._structure.loose:
+            return False
+        try:
+            if self._structure.flat:
+                return self._places[0].write_all(observations)  # type: ignore[union-attr]
+            columns = self._structure.columns(observations)
+            return all(
+                place is not None and place.write_all(values)
+                for place, values in zip(self._places, columns, strict=True)
+            )
+        except (TypeError, ValueError):
+            return False  # a scalar, another dtype, another number of axes, another structure
+
+
+class _LeafColumn:
+    """One fixed leaf of all envs of a shard."""
+
+    def __init__(self, column: Array, leaf: Leaf) -> None:
+        count = len(column)
+        self.leaf = leaf
+        self._rows = [column[i, ...] for i in range(count)]
+        self._lengths: list[int] = []
+        if leaf.shape:
+            self._lengths = [leaf.shape[0]] * count
+            # The rows end to end along their first axis, as np.concatenate lays them.
+            self._joined = column.reshape(count * leaf.shape[0], *leaf.shape[1:])
+
+    def write(self, i: int, value: Any) -> None:
+        leaf = self.leaf
+        if value.__class__ is int and not leaf.shape and leaf.dtype.kind == "i":
+            self._rows[i][...] = value
+        else:
+            self._rows[i][...] = fit(value, leaf.shape, leaf.dtype)
+
+    def write_all(self, values: Sequence[Any]) -> bool:
+        """Copy arrays that all have the leaf's shape; raises TypeError or ValueError if not.
+
+        np.concatenate compares dtypes and all axes but the first, and costs half of one copy per
+        row (0.13 us against 0.26 us per env).
+        """
+        if list(map(len, values)) != self._lengths:
+            return False
+        np.concatenate(values, out=self._joined, casting="no")
+        return True

@@ -1,0 +1,148 @@
+"""What crosses the process line: numbered commands to a worker, numbered outcomes back.
+
+A message is an 8-byte sequence number and a pickled body. The common ones, a step without loose
+actions and an outcome with nothing to tell, have no body at all: their data lies in the arena.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import cloudpickle
+
+if TYPE_CHECKING:
+    from envfleet.engine.arena.layout import Layout
+    from envfleet.engine.failures import Failure
+    from envfleet.engine.rules.seeding import ResetPlan
+    from envfleet.engine.rules.spaces import Array, Structure
+
+_NUMBER = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """Take the arena's descriptor (it follows on the pipe) and learn the fleet's spaces."""
+
+    observations: Structure
+    actions: Structure
+    layout: Layout
+    shared_memory: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Reset the envs of a plan."""
+
+    plan: ResetPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Step every env of the shard; ``loose`` has a list of the shard's values per loose leaf."""
+
+    loose: list[list[Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Call a method, or read an attribute, of some envs."""
+
+    env_ids: list[int]
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SetAttr:
+    """Set an attribute of some envs, each to its own value."""
+
+    env_ids: list[int]
+    name: str
+    values: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the envs and leave."""
+
+
+Command: TypeAlias = Attach | Reset | Step | Call | SetAttr | Close
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a shard's envs answered, as far as it is not in the arena."""
+
+    infos: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    """Non-empty infos with their env, in the envs' order."""
+    failures: list[Failure] = field(default_factory=list)
+    results: Sequence[Any] = ()
+    """What ``call`` returned, per env asked."""
+    loose: Sequence[list[Any]] = ()
+    """Per env of the shard the values of its loose observation leaves; empty if there are none."""
+    final_loose: Sequence[tuple[int, list[Any]]] = ()
+    """The same for the final observations of the envs that ended, each with its env."""
+    observations: Sequence[Array] = ()
+    """The shard's observation columns, where they are not in shared memory."""
+    final_observations: Sequence[Array] = ()
+    waits: bool = False
+    """Whether the shard's envs were found to wait rather than compute."""
+
+    def is_silent(self) -> bool:
+        """Whether everything the caller needs is in the arena."""
+        told = self.infos or self.failures or self.results or self.loose or self.observations
+        return not (told or self.waits)
+
+
+_PLAIN_STEP = Step()
+
+
+def encode_command(number: int, command: Command, *, by_reference: bool) -> bytes:
+    """A command as bytes; raises what pickling its arguments raises, before anything is sent."""
+    if isinstance(command, Step) and not command.loose:
+        return _NUMBER.pack(number)
+    return _NUMBER.pack(number) + dumps(command, by_reference=by_reference)
+
+
+def decode_command(data: bytes) -> tuple[int, Command]:
+    """The inverse of ``encode_command``."""
+    (number,) = _NUMBER.unpack_from(data)
+    if len(data) == _NUMBER.size:
+        return number, _PLAIN_STEP
+    return number, pickle.loads(memoryview(data)[_NUMBER.size :])
+
+
+def encode_outcome(number: int, outcome: Outcome) -> bytes:
+    """An outcome as bytes."""
+    if outcome.is_silent():
+        return _NUMBER.pack(number)
+    return _NUMBER.pack(number) + dumps(outcome, by_reference=True)
+
+
+def decode_outcome(data: bytes) -> tuple[int, Outcome]:
+    """The inverse of ``encode_outcome``."""
+    (number,) = _NUMBER.unpack_from(data)
+    if len(data) == _NUMBER.size:
+        return number, Outcome()
+    return number, pickle.loads(memoryview(data)[_NUMBER.size :])
+
+
+def dumps(value: Any, *, by_reference: bool) -> bytes:
+    """Pickle a value that another process of this fleet will read.
+
+    ``by_reference`` names a class by its module where that works. It does from any worker to the
+    caller, and to a forked worker. To a spawned one it would name the class of a re-imported
+    ``__main__``, which is not the one that the envs were built from: there classes of ``__main__``
+    go by value, and cloudpickle keeps one identity per class on both sides.
+    """
+    if by_reference:
+        try:
+            return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+        except Exception:  # noqa: BLE001 - __reduce__ may raise anything; cloudpickle tells better
+            return cloudpickle.dumps(value)  # type: ignore[no-any-return]
+    return cloudpickle.dumps(value)  # type: ignore[no-any-return]

@@ -1,0 +1,1 @@
+"""What runs in the caller: handle (one worker), doorbell (waiting), supervisor (all workers)."""

@@ -1,0 +1,56 @@
+"""Waiting for workers: wakes on a reply and on a death, and keeps to one deadline."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Sequence
+
+from envfleet.engine.pool.handle import WorkerHandle
+
+PULSE = 0.5
+"""Seconds between looks at the processes themselves: a child that an env forked may keep the pipe
+of a dead worker open, and then only the exit code tells."""
+
+
+class Deadline:
+    """A point in time, or never; made once per call."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self._end = None if timeout is None else time.monotonic() + timeout
+
+    def left(self) -> float | None:
+        """Seconds left, not below 0; None means no limit."""
+        return None if self._end is None else max(0.0, self._end - time.monotonic())
+
+
+class Doorbell:
+    """One kernel wait for all workers of a pool."""
+
+    def __init__(self, handles: Sequence[WorkerHandle]) -> None:
+        self._by_fd = {handle.connection.fileno(): handle for handle in handles}
+        self._poll = select.poll()
+        for fd in self._by_fd:
+            self._poll.register(fd, select.POLLIN)
+
+    def forget(self, handle: WorkerHandle) -> None:
+        """Stop listening to a worker that is gone."""
+        self._poll.unregister(handle.connection.fileno())
+
+    def wait(self, deadline: Deadline) -> list[WorkerHandle]:
+        """The workers with something to receive; empty when the deadline has passed.
+
+        Raises:
+            WorkerDied: a worker's process ended without its pipe telling.
+        """
+        while True:
+            left = deadline.left()
+            pause = PULSE if left is None else min(left, PULSE)
+            ready = self._poll.poll(pause * 1000)
+            if ready:
+                return [self._by_fd[fd] for fd, _ in ready]
+            for handle in self._by_fd.values():
+                if handle.owes_reply and not handle.process.is_alive():
+                    raise handle.died()
+            if left is not None and left <= pause:
+                return []

@@ -1,0 +1,1 @@
+"""The arithmetic of a fleet, without processes: spaces, actions, seeding, autoreset, infos."""

@@ -1,0 +1,78 @@
+"""A batch of actions, checked as a whole before any env moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from envfleet.engine.rules.spaces import Array, Leaf, Structure, Tree, fit
+
+
+def action_columns(structure: Structure, actions: Any, num_envs: int) -> list[Any]:
+    """The columns of a batch of actions, one per leaf, in the leaves' order.
+
+    A fixed leaf's column is an array of ``num_envs`` rows in the leaf's dtype (it may share memory
+    with ``actions``), a loose leaf's a list of ``num_envs`` values.
+
+    Raises:
+        ValueError: wrong number of actions, wrong shape, or values that the dtype cannot hold.
+        TypeError: a scalar, or values of another kind (floats for Discrete, objects for Box).
+        KeyError: a Dict action without one of its keys.
+    """
+    columns: list[Any] = []
+    _collect(structure, structure.tree, actions, num_envs, columns)
+    return columns
+
+
+def _collect(
+    structure: Structure, tree: Tree, items: Any, num_envs: int, columns: list[Any]
+) -> None:
+    if isinstance(tree, int):
+        leaf = structure.leaves[tree]
+        column = _fixed_column if leaf.fixed else _loose_column
+        columns.append(column(leaf, items, num_envs))
+    elif isinstance(tree, dict):
+        if not isinstance(items, Mapping):
+            raise TypeError(f"a Dict action is a dict of batches, got {type(items).__name__}")
+        for key, branch in tree.items():
+            if key not in items:
+                raise KeyError(f"the actions have no key {key!r}, which the action space has")
+            _collect(structure, branch, items[key], num_envs, columns)
+    else:
+        if not isinstance(items, (tuple, list)):
+            raise TypeError(f"a Tuple action is a tuple of batches, got {type(items).__name__}")
+        if len(items) != len(tree):
+            raise ValueError(f"a Tuple action of {len(tree)} batches is expected, got {len(items)}")
+        for branch, item in zip(tree, items, strict=True):
+            _collect(structure, branch, item, num_envs, columns)
+
+
+def _fixed_column(leaf: Leaf, items: Any, num_envs: int) -> Array:
+    batch = np.asarray(items)
+    if batch.ndim == 0:
+        # Gymnasium's words: people match on them.
+        raise TypeError(f"Unable to iterate over the following elements: {items}")
+    _check_number(leaf, len(batch), num_envs)
+    try:
+        return fit(batch, (num_envs, *leaf.shape), leaf.dtype)
+    except (TypeError, ValueError) as problem:
+        raise type(problem)(f"actions{leaf.path}: the batch {problem}") from None
+
+
+def _loose_column(leaf: Leaf, items: Any, num_envs: int) -> list[Any]:
+    try:
+        batch = list(items)
+    except TypeError:
+        raise TypeError(f"Unable to iterate over the following elements: {items}") from None
+    _check_number(leaf, len(batch), num_envs)
+    return batch
+
+
+def _check_number(leaf: Leaf, got: int, num_envs: int) -> None:
+    if got != num_envs:
+        raise ValueError(
+            f"actions{leaf.path}: expected one action per env, {num_envs} in all, got {got}; "
+            "no env was stepped."
+        )

@@ -1,0 +1,116 @@
+"""The infos of many envs as one dict of arrays, as ``VectorEnv._add_info`` lays them out.
+
+A key becomes an array with one row per env and a boolean mask ``_key`` of the envs that had it.
+Dicts nest. Where the envs' values fit one array it is the array Gymnasium builds; where Gymnasium
+would change a value to make it fit (or fail), the values decide: numbers get their common dtype if
+that changes none of them, and everything else becomes an object array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from envfleet.engine.rules.spaces import Array
+
+Entries = Sequence[tuple[int, Any]]
+
+
+def merge_infos(entries: Sequence[tuple[int, dict[str, Any]]], num_envs: int) -> dict[str, Any]:
+    """One dict for the whole fleet from ``(env, info)`` pairs; envs without a pair have no info."""
+    keyed: dict[str, list[tuple[int, Any]]] = {}
+    for env, info in entries:
+        for key, value in info.items():
+            if key in keyed:
+                keyed[key].append((env, value))
+            else:
+                keyed[key] = [(env, value)]
+    merged: dict[str, Any] = {}
+    for key, values in keyed.items():
+        merged[key] = _column(key, values, num_envs)
+        merged[f"_{key}"] = _mask(values, num_envs)
+    return merged
+
+
+def _mask(values: Entries, num_envs: int) -> Array:
+    if len(values) == num_envs:
+        return np.ones(num_envs, dtype=np.bool_)
+    mask = np.zeros(num_envs, dtype=np.bool_)
+    mask[[env for env, _ in values]] = True
+    return mask
+
+
+def _column(key: str, values: Entries, num_envs: int) -> Any:
+    if key == "final_obs":
+        return _objects(values, num_envs)
+    kinds = {type(value) for _, value in values}
+    if all(issubclass(kind, dict) for kind in kinds):
+        return merge_infos(values, num_envs)
+    if all(_is_number(kind) for kind in kinds):
+        column = _numbers(values, kinds, num_envs)
+    elif all(issubclass(kind, np.ndarray) for kind in kinds):
+        column = _arrays(values, num_envs)
+    else:
+        column = None
+    return _objects(values, num_envs) if column is None else column
+
+
+def _is_number(kind: type) -> bool:
+    return kind in (int, float, bool) or issubclass(kind, np.number)
+
+
+def _numbers(values: Entries, kinds: set[type], num_envs: int) -> Array | None:
+    """A numeric column, or None if no dtype holds every value unchanged."""
+    dtype = np.result_type(*[np.dtype(kind) for kind in kinds])
+    column = np.zeros(num_envs, dtype=dtype)
+    try:
+        if len(values) == num_envs:
+            column[:] = [value for _, value in values]
+        else:
+            column[[env for env, _ in values]] = [value for _, value in values]
+    except OverflowError:
+        return None
+    if len(kinds) > 1 and not all(_same(column[env], value) for env, value in values):
+        return None
+    return column
+
+
+def _arrays(values: Entries, num_envs: int) -> Array | None:
+    """A column of equally shaped arrays, or None if no dtype holds every value unchanged."""
+    first = values[0][1]
+    if any(value.shape != first.shape for _, value in values):
+        return None
+    dtypes = {value.dtype for _, value in values}
+    try:
+        dtype = np.result_type(*dtypes) if len(dtypes) > 1 else first.dtype
+    except TypeError:
+        return None
+    column = np.zeros((num_envs, *first.shape), dtype=dtype)
+    for env, value in values:
+        column[env] = value
+    if len(dtypes) > 1 and not all(_same_array(column[env], value) for env, value in values):
+        return None
+    return column
+
+
+def _same(stored: Any, value: Any) -> bool:
+    # Python compares a float and an int exactly; NumPy would round the int first.
+    stored = stored.item()
+    value = value.item() if isinstance(value, np.generic) else value
+    return bool(stored == value or (stored != stored and value != value))  # noqa: PLR0124 - NaN
+
+
+def _same_array(stored: Array, value: Array) -> bool:
+    if stored.dtype.kind not in "biufc" or value.dtype.kind not in "biufc":
+        # Text of differing width is still text; anything else has been turned into another kind.
+        return stored.dtype.kind == value.dtype.kind
+    return all(_same(a, b) for a, b in zip(stored.flat, value.flat, strict=True))
+
+
+def _objects(values: Entries, num_envs: int) -> Array:
+    column = np.full(num_envs, fill_value=None, dtype=object)
+    for env, value in values:
+        column[env] = value
+    return column

@@ -1,0 +1,176 @@
+"""A Gymnasium space as leaves, and the way between nested values and leaf columns.
+
+A *fixed* leaf (Box, Discrete, MultiDiscrete, MultiBinary) has a shape and a dtype and can live in
+the arena. A *loose* leaf (Text, Sequence, Graph, OneOf, a custom space) has neither: its values
+travel as they are. Dict and Tuple are the branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from gymnasium import Space, spaces
+from gymnasium.vector.utils import create_empty_array
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[Any]
+
+# A branch maps keys or positions to subtrees; a leaf is its number in ``Structure.leaves``.
+Tree: TypeAlias = "int | dict[Any, Tree] | tuple[Tree, ...]"
+
+_FIXED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+_LOOSE = (spaces.Text, spaces.Sequence, spaces.Graph, spaces.OneOf)
+
+
+_OBJECT = np.dtype(object)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One leaf of a space: where it is, and what its values look like."""
+
+    path: str
+    """``['camera'][0]``; empty when the whole space is one leaf."""
+    space: Space[Any]
+    fixed: bool
+    shape: tuple[int, ...] = ()
+    dtype: np.dtype[Any] = _OBJECT
+
+    @property
+    def custom(self) -> bool:
+        """Whether Gymnasium has no idea what this space is."""
+        return not isinstance(self.space, (*_FIXED, *_LOOSE))
+
+
+class Structure:
+    """The shape of the nested values of one space."""
+
+    leaves: tuple[Leaf, ...]
+
+    def __init__(self, space: Space[Any]) -> None:
+        found: list[Leaf] = []
+        self.tree = _plan(space, "", found)
+        self.leaves = tuple(found)
+        self.fixed = tuple(leaf for leaf in found if leaf.fixed)
+        self.loose = tuple(leaf for leaf in found if not leaf.fixed)
+        self.flat = self.tree == 0 and self.leaves[0].fixed
+        """Whether the space is a single fixed leaf, the common case with short cuts."""
+
+    def split(self, value: Any) -> list[Any]:
+        """The leaf values of one nested value.
+
+        Raises:
+            StructureError: a branch is not what the space says: its keys, its length.
+        """
+        out: list[Any] = []
+        _split(self.tree, value, "", out)
+        return out
+
+    def columns(self, values: Sequence[Any]) -> list[Sequence[Any]]:
+        """The leaf values of many nested values, leaf by leaf; raises as ``split``."""
+        return list(zip(*[self.split(value) for value in values], strict=True))
+
+    def blank_loose(self) -> list[Any]:
+        """What Gymnasium shows for the loose leaves of an env that was never reset."""
+        blanks = [create_empty_array(leaf.space, n=1) for leaf in self.loose]
+        return [None if blank is None else blank[0] for blank in blanks]
+
+    def join(self, values: Sequence[Any]) -> Any:
+        """The nested value of these leaf values (or the nested batch of these leaf columns)."""
+        return _join(self.tree, values)
+
+    def rows(self, columns: Sequence[Any]) -> list[Any]:
+        """One nested value per row of the leaf columns."""
+        return list(columns[0]) if self.flat else _rows(self.tree, columns)
+
+
+class StructureError(ValueError):
+    """A nested value has other branches than its space; ``path`` says where."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(path, problem)
+        self.path, self.problem = path, problem
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}"
+
+
+def fit(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """``value`` as an array of exactly this shape and dtype; never broadcast, never rounded.
+
+    Integers fit any integer dtype that can hold their values, numbers fit any float dtype. May
+    return ``value`` itself or a view of it.
+
+    Raises:
+        ValueError: another shape, or an integer that the dtype cannot hold.
+        TypeError: another kind, such as floats for an integer leaf.
+    """
+    array = np.asarray(value)
+    if array.shape != shape:
+        raise ValueError(f"has shape {array.shape}, its space says {shape}")
+    if array.dtype == dtype:
+        return array
+    kind = array.dtype.kind
+    if dtype.kind == "f" and kind in "buif":
+        return array.astype(dtype)
+    if dtype.kind in "bui" and kind in "bui":
+        cast = array.astype(dtype)
+        if not np.array_equal(cast, array):
+            raise ValueError(f"has values that do not fit {dtype}")
+        return cast
+    raise TypeError(f"has dtype {array.dtype}, its space says {dtype}")
+
+
+def _plan(space: Space[Any], path: str, found: list[Leaf]) -> Tree:
+    if isinstance(space, spaces.Dict):
+        return {k: _plan(sub, f"{path}[{k!r}]", found) for k, sub in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_plan(sub, f"{path}[{i}]", found) for i, sub in enumerate(space.spaces))
+    if isinstance(space, _FIXED):
+        # Gymnasium types both as optional; these four always have them.
+        shape, dtype = tuple(space.shape or ()), np.dtype(space.dtype)
+        found.append(Leaf(path, space, fixed=True, shape=shape, dtype=dtype))
+    else:
+        found.append(Leaf(path, space, fixed=False))
+    return len(found) - 1
+
+
+def _split(tree: Tree, value: Any, path: str, out: list[Any]) -> None:
+    if isinstance(tree, int):
+        out.append(value)
+    elif isinstance(tree, dict):
+        if not isinstance(value, Mapping):
+            raise StructureError(path, f"is a {type(value).__name__}, its space says Dict")
+        if value.keys() != tree.keys():
+            missing = sorted(map(str, tree.keys() - value.keys()))
+            extra = sorted(map(str, value.keys() - tree.keys()))
+            raise StructureError(path, f"misses keys {missing}, has unknown keys {extra}")
+        for key, branch in tree.items():
+            _split(branch, value[key], f"{path}[{key!r}]", out)
+    else:
+        if not isinstance(value, (tuple, list, np.ndarray)):
+            raise StructureError(path, f"is a {type(value).__name__}, its space says Tuple")
+        if len(value) != len(tree):
+            raise StructureError(path, f"has {len(value)} parts, its space says {len(tree)}")
+        for i, branch in enumerate(tree):
+            _split(branch, value[i], f"{path}[{i}]", out)
+
+
+def _join(tree: Tree, values: Sequence[Any]) -> Any:
+    if isinstance(tree, int):
+        return values[tree]
+    if isinstance(tree, dict):
+        return {key: _join(branch, values) for key, branch in tree.items()}
+    return tuple(_join(branch, values) for branch in tree)
+
+
+def _rows(tree: Tree, columns: Sequence[Any]) -> list[Any]:
+    if isinstance(tree, int):
+        return list(columns[tree])
+    if isinstance(tree, dict):
+        parts = [_rows(branch, columns) for branch in tree.values()]
+        return [dict(zip(tree, row, strict=True)) for row in zip(*parts, strict=True)]
+    return list(zip(*[_rows(branch, columns) for branch in tree], strict=True))

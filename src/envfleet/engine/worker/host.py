@@ -1,0 +1,249 @@
+"""EnvHost owns a shard of envs and knows everything one can do with them; every engine uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+from gymnasium import Space
+from gymnasium.vector import AutoresetMode
+
+from envfleet.engine.arena.views import ObservationWriter, Views
+from envfleet.engine.failures import Failure
+from envfleet.engine.messages import Outcome
+from envfleet.engine.rules.seeding import ResetPlan
+from envfleet.engine.rules.spaces import Structure
+
+EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
+
+# KeyboardInterrupt is the user's, never an env's failure. SystemExit is: no env may end a worker.
+_ENV_FAILURES = (Exception, SystemExit)
+
+_NOTHING = object()
+"""In place of the observation of an env that raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a shard tells about its envs; a space equal to the first env's is None."""
+
+    observation_spaces: list[Space[Any] | None]
+    action_spaces: list[Space[Any] | None]
+    metadata: dict[str, Any]
+    render_mode: str | None
+
+
+class EnvHost:
+    """Builds, resets, steps, calls and closes the envs of one shard, in the shard's process.
+
+    Subclass it to change how envs are handled, and pass the class as ``worker=``. The methods
+    meant for that are ``make_env`` (wrap the env here to change its steps), ``reset_env`` and
+    ``close_env``; each gets the env's place in this shard, ``self.envs[i]``, whose index in the
+    fleet is ``self.first + i``.
+
+    An env that raises does not stop the others: its exception is a ``Failure`` in the outcome.
+    """
+
+    def __init__(self, first: int, autoreset_mode: AutoresetMode) -> None:
+        self.first = first
+        """The fleet's index of this shard's first env."""
+        self.autoreset_mode = autoreset_mode
+        self.envs: list[gymnasium.Env[Any, Any]] = []
+        self._due: list[bool] = []  # next-step autoreset: reset instead of the next step
+
+    # What a subclass may change
+
+    def make_env(self, i: int, env_fn: EnvFactory) -> gymnasium.Env[Any, Any]:  # noqa: ARG002
+        """Build env ``i`` of the shard."""
+        return env_fn()
+
+    def reset_env(self, i: int, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Reset env ``i``; no arguments means that its episode ended (autoreset)."""
+        return self.envs[i].reset(**kwargs)
+
+    def close_env(self, i: int) -> None:
+        """Close env ``i``."""
+        self.envs[i].close()
+
+    # What an engine asks
+
+    def build(self, env_fns: Sequence[EnvFactory]) -> Outcome:
+        """Build the envs; at the first failure the ones already built are closed again."""
+        outcome = Outcome()
+        for i, env_fn in enumerate(env_fns):
+            try:
+                self.envs.append(self.make_env(i, env_fn))
+            except _ENV_FAILURES as error:
+                outcome.failures.append(Failure.capture(self.first + i, "construct", error))
+                self.close()
+                self.envs.clear()
+                return outcome
+        self._due = [False] * len(self.envs)
+        return outcome
+
+    def describe(self) -> Description:
+        """The envs' spaces, and the first env's metadata and render mode."""
+        first = self.envs[0]
+
+        def unless_equal(space: Space[Any], to: Space[Any]) -> Space[Any] | None:
+            return None if space == to else space
+
+        others = self.envs[1:]
+        return Description(
+            [
+                first.observation_space,
+                *[unless_equal(e.observation_space, first.observation_space) for e in others],
+            ],
+            [
+                first.action_space,
+                *[unless_equal(e.action_space, first.action_space) for e in others],
+            ],
+            dict(first.metadata),
+            first.render_mode,
+        )
+
+    def attach(self, views: Views, observations: Structure, actions: Structure) -> None:
+        """Write into these rows from now on (the shard's own part of them)."""
+        self._actions = actions
+        self._rewards = views.rewards
+        self._terminated = views.terminated
+        self._truncated = views.truncated
+        self._has_loose = bool(observations.loose)
+        count = len(self.envs)
+        self._writer = ObservationWriter(observations, views.observations, self.first, count)
+        if self.autoreset_mode == AutoresetMode.SAME_STEP:
+            final = views.final_observations
+            self._final_writer = ObservationWriter(observations, final, self.first, count)
+
+    def reset(self, plan: ResetPlan) -> Outcome:
+        """Reset the envs of a plan; the others keep their state and observation."""
+        outcome = Outcome()
+        for env, seed, options in zip(plan.env_ids, plan.seeds, plan.options, strict=True):
+            i = env - self.first
+            try:
+                observation, info = self.reset_env(i, seed=seed, options=options)
+                self._writer.write(i, observation)
+                if info:
+                    outcome.infos.append((env, _checked_info(info)))
+                self._due[i] = False
+            except _ENV_FAILURES as error:
+                outcome.failures.append(Failure.capture(env, "reset", error))
+        return self._with_loose(outcome)
+
+    def step(self, columns: Sequence[Any]) -> Outcome:
+        """Step every env once; the action columns belong to the envs from here on."""
+        outcome = Outcome()
+        same_step = self.autoreset_mode == AutoresetMode.SAME_STEP
+        next_step = self.autoreset_mode == AutoresetMode.NEXT_STEP
+        self._terminated.fill(False)
+        self._truncated.fill(False)
+        observations: list[Any] = []
+        rewards: list[Any] = []
+        actions = self._actions.rows(columns)
+        # This loop is the hot path: what is rare works out its env's index from len(rewards).
+        for env, action, is_due in zip(self.envs, actions, self._due, strict=True):
+            try:
+                if is_due:
+                    self._due[len(rewards)] = False
+                    observation, info = self.reset_env(len(rewards))
+                    reward: Any = 0.0
+                else:
+                    observation, reward, terminated, truncated, info = env.step(action)
+                    if terminated or truncated:
+                        i = len(rewards)
+                        self._terminated[i], self._truncated[i] = terminated, truncated
+                        if same_step:
+                            observation, info = self._turn_over(i, observation, info, outcome)
+                        else:
+                            self._due[i] = next_step
+                if info:
+                    outcome.infos.append((self.first + len(rewards), _checked_info(info)))
+            except _ENV_FAILURES as error:
+                failure = Failure.capture(self.first + len(rewards), "step", error)
+                outcome.failures.append(failure)
+                observation, reward = _NOTHING, 0.0
+            observations.append(observation)
+            rewards.append(reward)
+        self._record(observations, rewards, outcome)
+        return self._with_loose(outcome)
+
+    def _record(self, observations: list[Any], rewards: list[Any], outcome: Outcome) -> None:
+        """Write what the envs returned; in bulk if all is well, else env by env to find who not."""
+        try:
+            self._rewards[:] = rewards
+            if self._writer.write_all(observations):
+                return
+        except (TypeError, ValueError):
+            pass
+        for i, (observation, reward) in enumerate(zip(observations, rewards, strict=True)):
+            if observation is _NOTHING:
+                continue
+            try:
+                self._rewards[i] = reward
+                self._writer.write(i, observation)
+            except _ENV_FAILURES as error:
+                outcome.failures.append(Failure.capture(self.first + i, "step", error))
+
+    def call(
+        self, env_ids: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Outcome:
+        """Call ``name`` on some envs, or read it where it is not callable; one result per env."""
+
+        def one(i: int) -> Any:
+            attribute = self.envs[i].get_wrapper_attr(name)
+            return attribute(*args, **kwargs) if callable(attribute) else attribute
+
+        return self._each(env_ids, f"call of {name!r}", one)
+
+    def set_attr(self, env_ids: Sequence[int], name: str, values: Sequence[Any]) -> Outcome:
+        """Set ``name`` on some envs, each to its own value."""
+        value_of = dict(zip(env_ids, values, strict=True))
+
+        def one(i: int) -> None:
+            self.envs[i].set_wrapper_attr(name, value_of[self.first + i])
+
+        return self._each(env_ids, f"set_attr of {name!r}", one)
+
+    def close(self) -> Outcome:
+        """Close every env, also when some raise."""
+        everyone = range(self.first, self.first + len(self.envs))
+        return self._each(everyone, "close", self.close_env)
+
+    def _each(self, env_ids: Sequence[int], phase: str, one: Callable[[int], Any]) -> Outcome:
+        results: list[Any] = []
+        outcome = Outcome(results=results)
+        for env in env_ids:
+            result = None
+            try:
+                result = one(env - self.first)
+            except _ENV_FAILURES as error:
+                outcome.failures.append(Failure.capture(env, phase, error))
+            results.append(result)
+        return outcome
+
+    def _turn_over(
+        self, i: int, observation: Any, info: dict[str, Any], outcome: Outcome
+    ) -> tuple[Any, dict[str, Any]]:
+        """Same-step autoreset: keep the final observation and info, then reset."""
+        self._final_writer.write(i, observation)
+        if self._has_loose:
+            # The env may go on using the very objects it returned.
+            final = self.first + i, deepcopy(self._final_writer.loose[i])
+            outcome.final_loose = [*outcome.final_loose, final]
+        final_info = dict(_checked_info(info))
+        observation, reset_info = self.reset_env(i)
+        return observation, {"final_info": final_info, **_checked_info(reset_info)}
+
+    def _with_loose(self, outcome: Outcome) -> Outcome:
+        if self._has_loose:
+            outcome.loose = list(self._writer.loose)
+        return outcome
+
+
+def _checked_info(info: Any) -> dict[str, Any]:
+    if isinstance(info, dict):
+        return info
+    raise TypeError(f"info must be a dict, got {type(info).__name__}")

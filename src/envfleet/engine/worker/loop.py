@@ -1,0 +1,197 @@
+"""The worker's life: build the envs, tell about them, obey numbered commands, leave."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from typing import Any
+
+from gymnasium.vector import AutoresetMode
+
+from envfleet.engine.arena.memory import map_shared
+from envfleet.engine.arena.views import Views, observation_arrays, shared_views
+from envfleet.engine.failures import Failure
+from envfleet.engine.messages import (
+    Attach,
+    Call,
+    Close,
+    Command,
+    Outcome,
+    Reset,
+    SetAttr,
+    Step,
+    decode_command,
+    dumps,
+    encode_outcome,
+)
+from envfleet.engine.rules.spaces import Structure
+from envfleet.engine.worker import guard
+from envfleet.engine.worker.host import EnvFactory, EnvHost
+from envfleet.engine.worker.waiting import WaitMeter
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a worker is to do: which envs, in which kind of host."""
+
+    env_fns: Sequence[EnvFactory]
+    host_class: type[EnvHost]
+    autoreset_mode: AutoresetMode
+
+
+def run_worker(connection: Connection, env_ids: range, seed: int, job: Job | bytes) -> None:
+    """Serve one shard until told to close, or until the caller is gone.
+
+    A job in bytes is unpickled here, so that a module the worker lacks is an error like any other.
+    """
+    guard.enter(seed)
+    worker = _Worker(connection, env_ids)
+    try:
+        worker.introduce(job)
+        worker.serve()
+    except (EOFError, ConnectionError):
+        pass  # the caller is gone, and with it everybody who could read an error
+    finally:
+        worker.leave()
+
+
+class _Worker:
+    host: EnvHost
+
+    def __init__(self, connection: Connection, env_ids: range) -> None:
+        self._connection = connection
+        self._env_ids = env_ids
+        self._meter = WaitMeter(len(env_ids))
+
+    def introduce(self, job: Job | bytes) -> None:
+        """Build the envs and answer the unspoken command 0 with their description."""
+        first = self._env_ids.start
+        try:
+            job = pickle.loads(job) if isinstance(job, bytes) else job
+            self.host = job.host_class(first, job.autoreset_mode)
+        except Exception as error:  # noqa: BLE001 - imports and a user's class may raise anything
+            outcome = Outcome(failures=[Failure.capture(first, "construct", error)])
+        else:
+            outcome = self.host.build(job.env_fns)
+            if not outcome.failures:
+                outcome.results = [self.host.describe()]
+        self._reply(0, outcome)
+
+    def leave(self) -> None:
+        """Close what is still open."""
+        if hasattr(self, "host"):
+            self.host.close()
+
+    def serve(self) -> None:
+        while True:
+            number, command = decode_command(self._connection.recv_bytes())
+            outcome = self._obey(command)
+            self._reply(number, outcome, command.env_ids if isinstance(command, Call) else ())
+            if isinstance(command, Close):
+                # Closed already: leaving must not close them twice.
+                self.host.envs.clear()
+                return
+
+    def _obey(self, command: Command) -> Outcome:
+        match command:
+            case Step():
+                return self._step(command)
+            case Reset():
+                return self._with_columns(self.host.reset(command.plan))
+            case Call():
+                return self.host.call(command.env_ids, command.name, command.args, command.kwargs)
+            case SetAttr():
+                return self.host.set_attr(command.env_ids, command.name, command.values)
+            case Attach():
+                return self._attach(command)
+            case Close():
+                return self.host.close()
+
+    def _attach(self, command: Attach) -> Outcome:
+        descriptor = reduction.recv_handle(self._connection)
+        memory = map_shared(descriptor, command.layout.size)
+        os.close(descriptor)
+        envs = self._env_ids
+        self._views = shared_views(command.layout, memory).shard(envs)
+        self._sends_columns = not command.shared_memory
+        if self._sends_columns:
+            self._use_own_columns(self._views, command.observations)
+        self._actions = command.actions
+        self.host.attach(self._views, command.observations, command.actions)
+        return Outcome()
+
+    def _use_own_columns(self, views: Views, observations: Structure) -> None:
+        envs = len(self._env_ids)
+        views.observations = observation_arrays(observations.fixed, envs)
+        if self.host.autoreset_mode == AutoresetMode.SAME_STEP:
+            views.final_observations = observation_arrays(observations.fixed, envs)
+
+    def _step(self, command: Step) -> Outcome:
+        fixed, loose = iter(self._views.actions), iter(command.loose)
+        # A copy: an env may keep its action, and the caller overwrites the arena's.
+        columns = [
+            next(fixed).copy() if leaf.fixed else next(loose) for leaf in self._actions.leaves
+        ]
+        if not self._meter.measuring:
+            return self._with_columns(self.host.step(columns))
+        self._meter.start()
+        outcome = self.host.step(columns)
+        outcome.waits = self._meter.stop()
+        return self._with_columns(outcome)
+
+    def _with_columns(self, outcome: Outcome) -> Outcome:
+        if self._sends_columns:
+            outcome.observations = self._views.observations
+            if (self._views.terminated | self._views.truncated).any():
+                outcome.final_observations = self._views.final_observations
+        return outcome
+
+    def _reply(self, number: int, outcome: Outcome, env_ids: Sequence[int] = ()) -> None:
+        if outcome.failures:
+            outcome.failures = [failure.packed() for failure in outcome.failures]
+        try:
+            data = encode_outcome(number, outcome)
+        except Exception:  # noqa: BLE001 - an env's objects may raise anything
+            _drop_unpicklable(outcome, self._env_ids, env_ids)
+            data = encode_outcome(number, outcome)
+        self._connection.send_bytes(data)
+
+
+def _drop_unpicklable(outcome: Outcome, shard: range, asked: Sequence[int]) -> None:
+    """Replace what cannot be pickled by a failure that says whose and which value it was."""
+
+    def unpicklable(env: int, name: str, value: Any) -> bool:
+        try:
+            dumps(value, by_reference=True)
+        except Exception as error:  # noqa: BLE001 - __reduce__ may raise anything
+            problem = TypeError(f"{name} cannot be pickled: {type(error).__name__}: {error}")
+            outcome.failures.append(Failure.capture(env, "answer", problem).packed())
+            return True
+        return False
+
+    outcome.infos = [
+        (env, {k: v for k, v in info.items() if not unpicklable(env, f"info[{k!r}]", v)})
+        for env, info in outcome.infos
+    ]
+    outcome.results = [
+        None if unpicklable(env, "the result", result) else result
+        for env, result in zip(asked or shard, outcome.results, strict=False)
+    ]
+    outcome.loose = [
+        [None if unpicklable(env, "the observation", value) else value for value in values]
+        for env, values in zip(shard, outcome.loose, strict=False)
+    ]
+    outcome.final_loose = [
+        (
+            env,
+            [
+                None if unpicklable(env, "the final observation", value) else value
+                for value in values
+            ],
+        )
+        for env, values in outcome.final_loose
+    ]

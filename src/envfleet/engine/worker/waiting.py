@@ -1,0 +1,53 @@
+"""Finds out, over the first steps, whether envs wait (sleep, talk to a server) or compute."""
+
+from __future__ import annotations
+
+import time
+
+try:
+    import resource
+except ImportError:  # not POSIX: nothing is measured, nobody is warned
+    resource = None  # type: ignore[assignment]
+
+ENOUGH = 0.2
+"""Seconds of stepping after which the verdict falls."""
+BUSY_SHARE = 0.25
+"""An env that computes for less than this share of its steps' time is waiting."""
+
+
+def is_waiting(wall: float, cpu: float, switches: int, steps: int) -> bool:
+    """The verdict: little CPU used, and given up freely, not taken away by other processes."""
+    return cpu < BUSY_SHARE * wall and 2 * switches >= steps
+
+
+class WaitMeter:
+    """Measures ``step`` of a shard until there is enough to tell, then never again."""
+
+    def __init__(self, shard_size: int) -> None:
+        # Alone in its worker an env may wait as long as it likes.
+        self.measuring = shard_size > 1 and resource is not None
+        self._wall = self._cpu = 0.0
+        self._switches = self._steps = 0
+        self._shard_size = shard_size
+        self._started = (0.0, 0.0, 0)
+
+    def start(self) -> None:
+        """Call before a step."""
+        self._started = self._now()
+
+    def stop(self) -> bool:
+        """Call after a step; True once, when the envs turned out to wait."""
+        wall, cpu, switches = (b - a for a, b in zip(self._started, self._now(), strict=True))
+        self._wall += wall
+        self._cpu += cpu
+        self._switches += int(switches)
+        self._steps += self._shard_size
+        if self._wall < ENOUGH:
+            return False
+        self.measuring = False
+        return is_waiting(self._wall, self._cpu, self._switches, self._steps)
+
+    @staticmethod
+    def _now() -> tuple[float, float, int]:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return time.perf_counter(), usage.ru_utime + usage.ru_stime, usage.ru_nvcsw

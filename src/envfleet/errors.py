@@ -1,0 +1,116 @@
+"""Every error envfleet defines, and how they relate.
+
+EnvfleetError
+├── EnvError              an env raised, and its exception could not travel to the caller
+├── WorkerDied            a worker process is gone; the fleet is broken from here on
+├── FleetBroken           a call on a fleet that lost a worker earlier (``__cause__``: WorkerDied)
+├── ObservationMismatch   an observation does not fit its space (also a ValueError)
+└── WaitTimeout           a ``*_wait(timeout)`` ran out (also both standard TimeoutErrors)
+
+Three words for "not now": *closed* (you called ``close``) and *busy* (a call is pending) are
+Gymnasium's own ``ClosedEnvironmentError`` and ``AlreadyPendingCallError``; *broken* is ours.
+
+An env's exception keeps its own type whenever it can: the caller catches what the env raised, with
+an ``EnvError`` that holds the worker's traceback as ``__cause__``. Each class pickles: its ``args``
+are its constructor's arguments.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Sequence
+
+__all__ = [
+    "EnvError",
+    "EnvfleetError",
+    "FleetBroken",
+    "ObservationMismatch",
+    "WaitTimeout",
+    "WorkerDied",
+]
+
+
+class EnvfleetError(Exception):
+    """The base of every error defined here."""
+
+
+class EnvError(EnvfleetError):
+    """An env raised an exception that could not travel, told as text.
+
+    It is also the ``__cause__`` of an exception that could travel; its text then is the place where
+    the worker's traceback is found.
+    """
+
+    def __init__(self, env: int, phase: str, type_name: str, text: str, traceback: str) -> None:
+        super().__init__(env, phase, type_name, text, traceback)
+        self.env, self.phase, self.type_name = env, phase, type_name
+        self.text, self.traceback = text, traceback
+
+    def __str__(self) -> str:
+        told = f"env {self.env} raised {self.type_name} in {self.phase}: {self.text}"
+        return f"{told}\n\n{self.traceback}" if self.traceback else told
+
+
+class WorkerDied(EnvfleetError):  # noqa: N818 - the name says what happened
+    """A worker process ended without being asked; only ``close`` is left to do."""
+
+    def __init__(
+        self, worker: int, pid: int | None, envs: Sequence[int], exitcode: int | None, command: str
+    ) -> None:
+        super().__init__(worker, pid, envs, exitcode, command)
+        self.worker, self.pid, self.envs = worker, pid, envs
+        self.exitcode, self.command = exitcode, command
+
+    def __str__(self) -> str:
+        when = "while it was idle" if self.command == "idle" else f"during {self.command}"
+        return (
+            f"worker {self.worker} (pid {self.pid}, envs {name_envs(self.envs)}) "
+            f"{name_exit(self.exitcode)} {when}. "
+            "The fleet is broken: call close() and build a new one."
+        )
+
+
+class FleetBroken(EnvfleetError):  # noqa: N818 - one of the three words
+    """The fleet lost a worker earlier; ``__cause__`` tells which and how."""
+
+
+class ObservationMismatch(EnvfleetError, ValueError):  # noqa: N818 - names the state, as WorkerDied
+    """An env returned an observation that does not fit its observation space."""
+
+    def __init__(self, env: int, leaf: str, problem: str) -> None:
+        super().__init__(env, leaf, problem)
+        self.env, self.leaf, self.problem = env, leaf, problem
+
+    def __str__(self) -> str:
+        return f"env {self.env}: observation{self.leaf} {self.problem}"
+
+
+class WaitTimeout(EnvfleetError, multiprocessing.TimeoutError, TimeoutError):  # noqa: N818
+    """A wait ran out; the call stays pending and may be waited for again."""
+
+
+def name_envs(envs: Sequence[int]) -> str:
+    """Env indices as people write them: ``3``, ``4-7``, ``0, 2, 5-6``."""
+    parts: list[str] = []
+    ids = sorted(envs)
+    start = 0
+    for i, env in enumerate(ids):
+        if i + 1 == len(ids) or ids[i + 1] != env + 1:
+            parts.append(str(env) if start == i else f"{ids[start]}-{env}")
+            start = i + 1
+    return ", ".join(parts)
+
+
+def name_exit(exitcode: int | None) -> str:
+    """How a process ended, in words, with the usual suspect where there is one."""
+    if exitcode is None:
+        return "stopped answering"
+    if exitcode >= 0:
+        return f"exited with code {exitcode}"
+    try:
+        name = signal.Signals(-exitcode).name
+    except ValueError:
+        name = f"signal {-exitcode}"
+    hint = " (often the out-of-memory killer)" if name == "SIGKILL" else ""
+    return f"was killed by {name}{hint}"

@@ -1,0 +1,1 @@
+"""The public fleets: ``gymnasium.vector.VectorEnv`` classes, and ``make`` that picks one."""

@@ -1,0 +1,304 @@
+"""Fleet: what every engine shares, from adopting the envs' spaces to batching their answers."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from typing import Any, Generic, NoReturn, Self, SupportsIndex, cast
+
+import numpy as np
+from gymnasium import Env, Space
+from gymnasium.core import ActType, ObsType, RenderFrame
+from gymnasium.error import ClosedEnvironmentError
+from gymnasium.spaces.utils import is_space_dtype_shape_equiv
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_differing_spaces, batch_space
+from numpy.typing import NDArray
+
+from envfleet.engine.arena.views import Views
+from envfleet.engine.failures import Failure
+from envfleet.engine.messages import Outcome
+from envfleet.engine.rules.autoreset import ResetDuty
+from envfleet.engine.rules.infos import merge_infos
+from envfleet.engine.rules.spaces import Structure
+from envfleet.engine.worker.host import Description
+
+ObservationMode = str | tuple[Space[Any], Space[Any]]
+StepResult = tuple[
+    ObsType, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
+]
+
+Answers = Sequence[tuple[range, Outcome]]
+"""What shards answered, each with its envs, in the envs' order."""
+
+_OWN_METHODS = ("reset", "step", "close")
+
+
+class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]):
+    """A ``VectorEnv`` over envs that hosts own; engines say where the hosts run.
+
+    Rewards, flags and infos are always the caller's own. Observations are too with ``copy=True``;
+    with ``copy=False`` they are the fleet's own arrays, overwritten by the next ``step`` or
+    ``reset``, and readable as long as the caller holds them, also after ``close``.
+    """
+
+    # Gymnasium's words for spaces that do not go together, its class names included: people match
+    # on them. Filled with ``single`` (the fleet's space) and ``space`` (the env's).
+    _text_not_same: str
+    _text_not_alike: str
+    _text_other_action: str
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Env[Any, Any]]],
+        copy: bool,
+        observation_mode: ObservationMode,
+        autoreset_mode: str | AutoresetMode,
+    ) -> None:
+        super().__init__()
+        if not env_fns:
+            raise ValueError("a fleet needs at least one env: env_fns is empty")
+        self.env_fns = env_fns
+        self.num_envs = len(env_fns)
+        self.copy = copy
+        self.observation_mode = observation_mode
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self._duty = ResetDuty(self.autoreset_mode)
+
+    # What Gymnasium's engines share
+
+    @property
+    def observations(self) -> ObsType:
+        """The current observations, in the fleet's own arrays."""
+        return self._batch(copy=False)
+
+    @property
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override, misc]
+        """The envs' random number generators (copies, where the envs live in other processes)."""
+        return self.get_attr("np_random")
+
+    @property
+    def np_random_seed(self) -> tuple[int | None, ...]:  # type: ignore[override]
+        """The seeds of the envs' random number generators."""
+        return self.get_attr("np_random_seed")
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of every env, or read an attribute; one result per env.
+
+        Raises:
+            ValueError: ``reset``, ``step`` and ``close`` must not go past the fleet.
+        """
+        return self.call_on(range(self.num_envs), name, *args, **kwargs)
+
+    def call_on(
+        self, env_ids: Iterable[SupportsIndex], name: str, *args: Any, **kwargs: Any
+    ) -> tuple[Any, ...]:
+        """Call a method of some envs, or read an attribute; results in the order of ``env_ids``."""
+        raise NotImplementedError
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """An attribute of every env; as in Gymnasium, one that is callable is called."""
+        return self.call(name)
+
+    def render(self) -> tuple[RenderFrame, ...]:
+        """What ``render`` returns, of every env."""
+        return self.call("render")
+
+    def render_on(self, env_ids: Iterable[SupportsIndex]) -> tuple[RenderFrame, ...]:
+        """What ``render`` returns, of some envs only, in the order of ``env_ids``."""
+        return self.call_on(env_ids, "render")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be pickled or deep-copied: it owns running envs. "
+            "Pickle the factory, a function that builds the fleet, and call it where it is needed."
+        )
+
+    # What the engines use
+
+    def _adopt(self, descriptions: Sequence[Description]) -> None:
+        """Take spaces, metadata and render mode from the shards' descriptions, and check them.
+
+        Raises:
+            RuntimeError, TypeError, ValueError: spaces that cannot be batched, as Gymnasium says.
+        """
+        first = descriptions[0]
+        # A copy: metadata usually is a class attribute of the env.
+        self.metadata = {**first.metadata, "autoreset_mode": self.autoreset_mode}
+        self.render_mode = first.render_mode
+        observation_spaces = _fill(d.observation_spaces for d in descriptions)
+        action_spaces = _fill(d.action_spaces for d in descriptions)
+        self.single_action_space = action_spaces[0]
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._batch_observation_spaces(observation_spaces)
+        self._check_spaces(observation_spaces, action_spaces)
+        self._observation_structure = Structure(self.single_observation_space)
+        self._action_structure = Structure(self.single_action_space)
+
+    def _batch_observation_spaces(self, envs: Sequence[Space[Any]]) -> None:
+        mode = self.observation_mode
+        if isinstance(mode, tuple) and len(mode) == 2:
+            if not isinstance(mode[0], Space) or not isinstance(mode[1], Space):
+                raise TypeError(
+                    "Expected both elements of observation_mode to be Spaces, "
+                    f"got {type(mode[0])} and {type(mode[1])}"
+                )
+            self.observation_space, self.single_observation_space = mode
+        elif mode == "same":
+            self.single_observation_space = envs[0]
+            self.observation_space = batch_space(envs[0], self.num_envs)
+        elif mode == "different":
+            self.single_observation_space = envs[0]
+            self.observation_space = batch_differing_spaces(envs)
+        else:
+            raise ValueError(
+                "Invalid `observation_mode`, expected: 'same' or 'different' or tuple of single "
+                f"and batch observation space, actual got {mode}"
+            )
+
+    def _check_spaces(
+        self, observation_spaces: Sequence[Space[Any]], action_spaces: Sequence[Space[Any]]
+    ) -> None:
+        same = self.observation_mode == "same"
+        checked: set[tuple[int, int]] = set()
+        for observation, action in zip(observation_spaces, action_spaces, strict=True):
+            if (id(observation), id(action)) in checked:
+                continue
+            checked.add((id(observation), id(action)))
+            single: Space[Any] = self.single_observation_space
+            if same:
+                if observation != single:
+                    raise RuntimeError(self._text_not_same.format(single=single, space=observation))
+            elif not is_space_dtype_shape_equiv(observation, single):
+                raise RuntimeError(self._text_not_alike.format(single=single, space=observation))
+            single = self.single_action_space
+            if action != single:
+                raise RuntimeError(self._text_other_action.format(single=single, space=action))
+
+    def _use(self, views: Views) -> None:
+        """Read the envs' answers from these views, which cover the whole fleet."""
+        self._views = views
+        blank = self._observation_structure.blank_loose()
+        self._loose: list[list[Any]] = [blank] * self.num_envs
+
+    def _batch(self, *, copy: bool) -> ObsType:
+        """The current observations of the whole fleet."""
+        if self._observation_structure.flat:
+            column = self._views.observations[0]
+            return cast("ObsType", column.copy() if copy else column)
+        columns = iter(self._views.observations)
+        loose = 0
+        values: list[Any] = []
+        for leaf in self._observation_structure.leaves:
+            if leaf.fixed:
+                column = next(columns)
+                values.append(column.copy() if copy else column)
+            else:
+                texts = tuple(row[loose] for row in self._loose)
+                values.append(deepcopy(texts) if copy else texts)
+                loose += 1
+        return cast("ObsType", self._observation_structure.join(values))
+
+    def _answer_reset(self, outcomes: Answers) -> tuple[ObsType, dict[str, Any]]:
+        infos = self._take(outcomes)
+        return self._batch(copy=self.copy), merge_infos(infos, self.num_envs)
+
+    def _answer_step(self, outcomes: Answers) -> StepResult[ObsType]:
+        infos = self._take(outcomes)
+        views = self._views
+        terminated, truncated = views.terminated.copy(), views.truncated.copy()
+        self._duty.has_stepped(terminated, truncated)
+        if self.autoreset_mode == AutoresetMode.SAME_STEP and infos:
+            infos = self._with_final_observations(infos, terminated | truncated, outcomes)
+        return (
+            self._batch(copy=self.copy),
+            views.rewards.copy(),
+            terminated,
+            truncated,
+            merge_infos(infos, self.num_envs) if infos else {},
+        )
+
+    def _take(self, outcomes: Answers) -> list[tuple[int, dict[str, Any]]]:
+        """Take over loose observation values; returns the infos of all envs."""
+        infos: list[tuple[int, dict[str, Any]]] = []
+        for envs, outcome in outcomes:
+            if outcome.loose:
+                self._loose[envs.start : envs.stop] = outcome.loose
+            infos += outcome.infos
+        return infos
+
+    def _with_final_observations(
+        self,
+        infos: Sequence[tuple[int, dict[str, Any]]],
+        ended: NDArray[np.bool_],
+        outcomes: Answers,
+    ) -> list[tuple[int, dict[str, Any]]]:
+        """Add ``final_obs``, each a copy of its own, to the infos of the envs that ended."""
+        loose = dict(entry for _, outcome in outcomes for entry in outcome.final_loose)
+        return [
+            (
+                env,
+                {"final_obs": self._final_observation(env, loose), **info} if ended[env] else info,
+            )
+            for env, info in infos
+        ]
+
+    def _final_observation(self, env: int, loose: dict[int, list[Any]]) -> Any:
+        columns, others = iter(self._views.final_observations), iter(loose.get(env, ()))
+        return self._observation_structure.join(
+            [
+                # np.copy of a row of scalars would be an array where Gymnasium has a scalar.
+                next(columns)[env].copy() if leaf.fixed else next(others)
+                for leaf in self._observation_structure.leaves
+            ]
+        )
+
+    def _note_failures(self, failures: Iterable[Failure]) -> None:
+        """Remember which envs must be reset because they raised in ``reset`` or ``step``."""
+        self._duty.has_failed(f.env for f in failures if f.phase in ("reset", "step"))
+
+    def _check_env_ids(self, env_ids: Iterable[SupportsIndex]) -> list[int]:
+        ids = [operator.index(env) for env in env_ids]
+        wrong = [env for env in ids if not 0 <= env < self.num_envs]
+        if wrong:
+            raise IndexError(f"env_ids {wrong} are not among the envs 0 to {self.num_envs - 1}")
+        if len(set(ids)) != len(ids):
+            raise ValueError(f"env_ids name an env twice: {ids}")
+        return ids
+
+    def _check_call(self, name: str) -> None:
+        if name in _OWN_METHODS:
+            raise ValueError(
+                f"Trying to call function `{name}` with `call`, use `{name}` directly instead."
+            )
+
+    def _one_value_per_env(self, values: Any) -> Sequence[Any]:
+        if not isinstance(values, (list, tuple)):
+            return [values] * self.num_envs
+        if len(values) != self.num_envs:
+            raise ValueError(
+                "Values must be a list or tuple with length equal to the number of environments. "
+                f"Got `{len(values)}` values for {self.num_envs} environments."
+            )
+        return values
+
+    def _assert_is_running(self) -> None:
+        if self.closed:
+            raise ClosedEnvironmentError(
+                f"Trying to operate on `{type(self).__name__}`, after a call to `close()`."
+            )
+
+
+def _fill(shards: Iterable[Sequence[Space[Any] | None]]) -> list[Space[Any]]:
+    """One space per env, where a shard says None for "as my first env's"."""
+    filled: list[Space[Any]] = []
+    for shard in shards:
+        filled += [cast("Space[Any]", shard[0]) if space is None else space for space in shard]
+    return filled

@@ -1,0 +1,426 @@
+"""ProcessVectorEnv: the envs of a fleet in worker processes, several envs per worker."""
+
+from __future__ import annotations
+
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+from gymnasium import Env, logger
+from gymnasium.core import ActType, ObsType
+from gymnasium.error import AlreadyPendingCallError, CustomSpaceError, NoAsyncCallError
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.async_vector_env import AsyncState
+
+from envfleet.engine.arena.layout import plan_layout
+from envfleet.engine.arena.memory import allocate, map_shared
+from envfleet.engine.arena.views import observation_arrays, shared_views
+from envfleet.engine.failures import raise_first
+from envfleet.engine.messages import Attach, Call, Command, Reset, SetAttr, Step
+from envfleet.engine.pool.cores import usable_cores
+from envfleet.engine.pool.doorbell import Deadline
+from envfleet.engine.pool.supervisor import Pool
+from envfleet.engine.rules.actions import action_columns
+from envfleet.engine.rules.seeding import env_seeds, plan_reset
+from envfleet.engine.worker.host import EnvHost
+from envfleet.errors import WaitTimeout, name_envs
+from envfleet.vector.fleet import Answers, Fleet, ObservationMode, StepResult
+
+
+class ProcessVectorEnv(Fleet[ObsType, ActType]):
+    """``gymnasium.vector.AsyncVectorEnv``, argument by argument, with several envs per worker.
+
+    Observations, actions, rewards and flags cross the process line in shared memory; a step costs
+    one message per worker. An env that raises costs nothing but itself: its exception is raised
+    here with the worker's traceback as ``__cause__``, the other envs have done their step, and
+    ``reset`` brings it back. ``docs/differences.md`` lists what is not as in Gymnasium.
+
+    Args:
+        env_fns: functions that build the envs, each in its worker.
+        shared_memory: whether observations travel in shared memory; otherwise all by pipe.
+        copy: whether ``reset`` and ``step`` return copies of the observations.
+        context: the start method ("fork", "forkserver", "spawn"); None is the platform's default.
+        daemon: whether workers are daemonic, which forbids envs to start multiprocessing children.
+        worker: a subclass of ``envfleet.EnvHost`` that handles the envs of a worker its own way.
+        observation_mode: "same" if all envs have equal observation spaces, "different" if they
+            only share shape and dtype, or a pair of spaces: the batched one and the single one.
+        autoreset_mode: what happens when an episode ends.
+        max_concurrency: an upper bound on the number of workers.
+        workers: how many processes share the envs; by default the cores this process may use, and
+            never more than envs. ``workers=num_envs`` gives every env a process of its own.
+    """
+
+    _text_not_same = (
+        "AsyncVectorEnv(..., observation_mode='same') however some of the sub-environments "
+        "observation spaces are not equivalent. If this is intentional, use "
+        "`observation_mode='different'` instead."
+    )
+    _text_not_alike = (
+        "AsyncVectorEnv(..., observation_mode='different' or custom space) however the "
+        "sub-environment's observation spaces do not share a common shape and dtype."
+    )
+    _text_other_action = (
+        "Some environments have an action space different from `{single}`. In order to batch "
+        "actions, the action spaces from all environments must be equal."
+    )
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Env[Any, Any]]],
+        shared_memory: bool = True,
+        copy: bool = True,
+        context: str | None = None,
+        daemon: bool = True,
+        worker: type[EnvHost] | None = None,
+        observation_mode: ObservationMode = "same",
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        max_concurrency: int | None = None,
+        *,
+        workers: int | None = None,
+    ) -> None:
+        super().__init__(env_fns, copy, observation_mode, autoreset_mode)
+        self.shared_memory = shared_memory
+        self.context = context
+        self.daemon = daemon
+        self.worker = worker
+        self.max_concurrency = max_concurrency
+        self.workers = _number_of_workers(workers, max_concurrency, self.num_envs)
+        _check_host_class(worker)
+        self._pending = AsyncState.DEFAULT
+        self._timed_out = False
+        self._warned = False
+        self._pool = Pool(
+            env_fns,
+            self.workers,
+            context=context,
+            daemon=daemon,
+            host_class=worker or EnvHost,
+            autoreset_mode=self.autoreset_mode,
+            name=f"Worker<{type(self).__name__}>",
+        )
+        self._finalizer = weakref.finalize(self, self._pool.stop, terminate=True)
+        try:
+            self._start()
+        except BaseException:
+            self._finalizer()
+            self.closed = True
+            raise
+
+    def _start(self) -> None:
+        """Learn the spaces from the workers, make the arena, and give it to them."""
+        self._pool.gather(Deadline(None))
+        raise_first(self._pool.failures())
+        self._adopt([outcome.results[0] for _, outcome in self._pool.outcomes()])
+        observations, actions = self._observation_structure, self._action_structure
+        if self.shared_memory:
+            self._refuse_custom_spaces()
+        final = self.autoreset_mode == AutoresetMode.SAME_STEP
+        shared = observations.fixed if self.shared_memory else ()
+        layout = plan_layout(self.num_envs, shared, actions.fixed, final=final)
+        descriptor = allocate(layout.size)
+        try:
+            views = shared_views(layout, map_shared(descriptor, layout.size))
+            self._pool.attach(descriptor, Attach(observations, actions, layout, self.shared_memory))
+        finally:
+            os.close(descriptor)
+        if not self.shared_memory:
+            views.observations = observation_arrays(observations.fixed, self.num_envs)
+            if final:
+                views.final_observations = observation_arrays(observations.fixed, self.num_envs)
+        self._use(views)
+
+    def _refuse_custom_spaces(self) -> None:
+        for leaf in self._observation_structure.loose:
+            if leaf.custom:
+                kind = type(leaf.space)
+                raise ValueError(
+                    "Using `AsyncVector(..., shared_memory=True)` caused an error, you can disable "
+                    "this feature with `shared_memory=False` however this is slower."
+                ) from CustomSpaceError(f"Space of type `{kind}` has no fixed place in memory.")
+
+    @property
+    def processes(self) -> list[Any]:
+        """The worker processes."""
+        return [handle.process for handle in self._pool.handles]
+
+    def reset(
+        self,
+        *,
+        seed: int | list[int | None] | None = None,
+        options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
+    ) -> tuple[ObsType, dict[str, Any]]:
+        """Reset all envs, or those of ``options["reset_mask"]``.
+
+        After a time-out it waits for the late envs first and drops what they answer.
+
+        Args:
+            seed: env ``i`` gets ``seed + i``, or entry ``i`` of a list.
+            options: for every env, or a list with one dict per env.
+
+        Returns:
+            The observations of all envs, and the infos of those that were reset.
+        """
+        self.reset_async(seed=seed, options=options)
+        return self.reset_wait()
+
+    def reset_async(
+        self,
+        seed: int | list[int | None] | None = None,
+        options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
+    ) -> None:
+        """Start a reset; ``reset_wait`` returns its result.
+
+        Raises:
+            ClosedEnvironmentError: ``close`` was called.
+            AlreadyPendingCallError: another call is pending and has not timed out.
+        """
+        self._assert_is_running()
+        seeds = env_seeds(seed, self.num_envs)
+        if not self._timed_out:
+            # Gymnasium's text has no full stop here, and has one everywhere else.
+            self._assert_not_pending("reset_async", end="")
+        plan = plan_reset(seeds, options, self.num_envs)
+        self._pool.abandon()
+        commands: dict[int, Command] = {}
+        for handle in self._pool.handles:
+            part = plan.shard(handle.env_ids)
+            # After a time-out every worker that still owes a reply is asked again, so that the
+            # reset also waits for the late ones.
+            if part.env_ids or handle.owes_reply:
+                commands[handle.index] = Reset(part)
+        self._pool.post(commands, "reset")
+        self._duty.was_reset(plan.env_ids)
+        self._expect(AsyncState.WAITING_RESET)
+
+    def reset_wait(self, timeout: float | None = None) -> tuple[ObsType, dict[str, Any]]:
+        """Wait for the reset that ``reset_async`` started.
+
+        Raises:
+            NoAsyncCallError: there is none.
+            WaitTimeout: it took longer than ``timeout`` seconds; it stays pending.
+        """
+        return self._answer_reset(self._wait(AsyncState.WAITING_RESET, timeout))
+
+    def step(self, actions: ActType) -> StepResult[ObsType]:
+        """Step every env once, or reset it where next-step autoreset is due.
+
+        Raises:
+            ResetNeeded: an env waits for ``reset``; no env was stepped.
+            TypeError, ValueError: the actions do not fit the action space; no env was stepped.
+            WorkerDied: a worker process is gone; only ``close`` is left.
+        """
+        self.step_async(actions)
+        return self.step_wait()
+
+    def step_async(self, actions: ActType) -> None:
+        """Start a step; ``step_wait`` returns its result.
+
+        Raises:
+            ClosedEnvironmentError: ``close`` was called.
+            AlreadyPendingCallError: another call is pending.
+            ResetNeeded: an env waits for ``reset``; no env was stepped.
+            TypeError, ValueError: the actions do not fit the action space; no env was stepped.
+        """
+        self._assert_is_running()
+        self._assert_not_pending("step_async")
+        columns = action_columns(self._action_structure, actions, self.num_envs)
+        self._duty.check()
+        loose = [column for column in columns if not isinstance(column, np.ndarray)]
+        fixed = [column for column in columns if isinstance(column, np.ndarray)]
+        for place, column in zip(self._views.actions, fixed, strict=True):
+            place[...] = column
+        self._pool.post(
+            {
+                handle.index: Step([c[handle.env_ids.start : handle.env_ids.stop] for c in loose])
+                for handle in self._pool.handles
+            },
+            "step",
+        )
+        self._expect(AsyncState.WAITING_STEP)
+
+    def step_wait(self, timeout: float | None = None) -> StepResult[ObsType]:
+        """Wait for the step that ``step_async`` started.
+
+        Raises:
+            NoAsyncCallError: there is none.
+            WaitTimeout: it took longer than ``timeout`` seconds; it stays pending.
+        """
+        return self._answer_step(self._wait(AsyncState.WAITING_STEP, timeout))
+
+    def call_on(
+        self, env_ids: Iterable[SupportsIndex], name: str, *args: Any, **kwargs: Any
+    ) -> tuple[Any, ...]:
+        """Call a method of some envs, or read an attribute; results in the order of ``env_ids``."""
+        self._call_async(env_ids, name, args, kwargs)
+        return self.call_wait()
+
+    def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
+        """Start a call of every env; ``call_wait`` returns its results.
+
+        Raises:
+            ClosedEnvironmentError: ``close`` was called.
+            AlreadyPendingCallError: another call is pending.
+        """
+        self._call_async(range(self.num_envs), name, args, kwargs)
+
+    def _call_async(
+        self,
+        env_ids: Iterable[SupportsIndex],
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self._assert_is_running()
+        self._assert_not_pending("call_async")
+        self._check_call(name)
+        ids = self._check_env_ids(env_ids)
+        self._pool.post(
+            {
+                handle.index: Call(part, name, args, kwargs)
+                for handle in self._pool.handles
+                if (part := [env for env in ids if env in handle.env_ids])
+            },
+            f"call of {name!r}",
+        )
+        self._called = ids
+        self._expect(AsyncState.WAITING_CALL)
+
+    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
+        """Wait for the call that ``call_async`` started; one result per env.
+
+        Raises:
+            NoAsyncCallError: there is none.
+            WaitTimeout: it took longer than ``timeout`` seconds; it stays pending.
+        """
+        answers = self._wait(AsyncState.WAITING_CALL, timeout)
+        results: dict[int, Any] = {}
+        for envs, outcome in answers:
+            asked = [env for env in self._called if env in envs]
+            results.update(zip(asked, outcome.results, strict=True))
+        return tuple(results[env] for env in self._called)
+
+    def set_attr(self, name: str, values: list[Any] | tuple[Any, ...] | object) -> None:
+        """Set an attribute of every env; a list or tuple holds one value per env."""
+        self._assert_is_running()
+        each = self._one_value_per_env(values)
+        self._assert_not_pending("set_attr")
+        self._pool.post(
+            {
+                handle.index: SetAttr(
+                    list(handle.env_ids),
+                    name,
+                    list(each[handle.env_ids.start : handle.env_ids.stop]),
+                )
+                for handle in self._pool.handles
+            },
+            f"set_attr of {name!r}",
+        )
+        self._expect(AsyncState.WAITING_CALL)
+        self._wait(AsyncState.WAITING_CALL, None)
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """Stop the workers: each is asked to close its envs, then SIGTERM, then SIGKILL.
+
+        Args:
+            timeout: seconds for a pending call and ``env.close()`` together; None means 30.
+            terminate: do not ask, and do not close the envs.
+        """
+        if self._pending != AsyncState.DEFAULT:
+            logger.warn(
+                "Calling `close` while waiting for a pending call to "
+                f"`{self._pending.value}` to complete."
+            )
+        self.closed = True
+        self._finalizer.detach()
+        failures = self._pool.stop(timeout, terminate=terminate)
+        if failures:
+            texts = "; ".join(f"env {f.env}: {f.type_name}: {f.text}" for f in failures)
+            logger.warn("`close` of some envs raised: %s", texts)
+
+    def _wait(self, expected: AsyncState, timeout: float | None) -> Answers:
+        """The answers to the pending call, which must be the expected one."""
+        self._assert_is_running()
+        name = expected.value
+        if self._pending != expected:
+            raise NoAsyncCallError(
+                f"Calling `{name}_wait` without any prior call to `{name}_async`.", name
+            )
+        if not self._pool.gather(Deadline(timeout)):
+            self._timed_out = True
+            raise WaitTimeout(
+                f"The call to `{name}_wait` has timed out after {timeout} second(s). "
+                f"Late envs: {name_envs(self._pool.late_envs())}. The call stays pending: wait "
+                "again, or reset()."
+            )
+        self._expect(AsyncState.DEFAULT)
+        outcomes = self._pool.outcomes()
+        if failures := self._pool.failures():
+            self._note_failures(failure for failure, _ in failures)
+            raise_first(failures)
+        for handle, outcome in outcomes:
+            if outcome.waits:
+                self._warn_waiting()
+            if outcome.observations:
+                rows = slice(handle.env_ids.start, handle.env_ids.stop)
+                _copy_rows(self._views.observations, outcome.observations, rows)
+                _copy_rows(self._views.final_observations, outcome.final_observations, rows)
+        return [(handle.env_ids, outcome) for handle, outcome in outcomes]
+
+    def _expect(self, state: AsyncState) -> None:
+        self._pending = state
+        self._timed_out = False
+
+    def _assert_not_pending(self, method: str, end: str = ".") -> None:
+        if self._pending != AsyncState.DEFAULT:
+            pending = self._pending.value
+            raise AlreadyPendingCallError(
+                f"Calling `{method}` while waiting for a pending call to `{pending}` to "
+                f"complete{end}",
+                str(pending),
+            )
+
+    def _warn_waiting(self) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"the envs spend most of a step waiting, not computing, and {self.num_envs} envs "
+                f"share {self.workers} workers: each waits for its neighbours too. With "
+                f"workers=num_envs (workers={self.num_envs}) they wait at the same time.",
+                stacklevel=4,
+            )
+
+
+def _copy_rows(columns: Sequence[Any], received: Sequence[Any], rows: slice) -> None:
+    for column, block in zip(columns, received, strict=False):
+        column[rows] = block
+
+
+def _number_of_workers(workers: Any, max_concurrency: Any, num_envs: int) -> int:
+    """How many workers to start; the texts about ``max_concurrency`` are Gymnasium's."""
+    if max_concurrency is not None:
+        if not isinstance(max_concurrency, (int, np.integer)):
+            raise ValueError(
+                f"`max_concurrency` must be an integer or None, got {type(max_concurrency)}."
+            )
+        if max_concurrency < 1:
+            raise ValueError(
+                f"`max_concurrency` must be a positive or None, got {max_concurrency}."
+            )
+    if workers is None:
+        workers = usable_cores()
+    elif not isinstance(workers, (int, np.integer)) or workers < 1:
+        raise ValueError(f"`workers` must be a positive integer or None, got {workers!r}.")
+    bounds = [int(workers), num_envs]
+    return min(bounds if max_concurrency is None else [*bounds, int(max_concurrency)])
+
+
+def _check_host_class(worker: Any) -> None:
+    if worker is not None and not (isinstance(worker, type) and issubclass(worker, EnvHost)):
+        raise TypeError(
+            f"`worker` must be a subclass of envfleet.EnvHost, got {worker!r}. A function as "
+            "AsyncVectorEnv takes cannot run here, because a worker owns several envs: override "
+            "make_env, reset_env or close_env of EnvHost instead."
+        )

@@ -1,0 +1,138 @@
+"""SerialVectorEnv: the envs of a fleet one after the other, in the calling process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+from gymnasium import Env
+from gymnasium.core import ActType, ObsType
+from gymnasium.vector import AutoresetMode
+
+from envfleet.engine.arena.views import private_views
+from envfleet.engine.failures import raise_first
+from envfleet.engine.messages import Outcome
+from envfleet.engine.rules.actions import action_columns
+from envfleet.engine.rules.seeding import env_seeds, plan_reset
+from envfleet.engine.worker.host import EnvHost
+from envfleet.vector.fleet import Fleet, ObservationMode, StepResult
+
+
+class SerialVectorEnv(Fleet[ObsType, ActType]):
+    """``gymnasium.vector.SyncVectorEnv``, argument by argument, on envfleet's host.
+
+    An env that raises does not keep the others from their step; afterwards its own exception is
+    raised, with a note that names it, and it waits for ``reset``. ``docs/differences.md`` lists
+    what else is not as in Gymnasium.
+
+    Args:
+        env_fns: functions that build the envs.
+        copy: whether ``reset`` and ``step`` return copies of the observations.
+        observation_mode: "same" if all envs have equal observation spaces, "different" if they
+            only share shape and dtype, or a pair of spaces: the batched one and the single one.
+        autoreset_mode: what happens when an episode ends.
+    """
+
+    _text_not_same = (
+        "SyncVectorEnv(..., observation_mode='same') however the sub-environments observation "
+        "spaces are not equivalent. single_observation_space={single}, sub-environment "
+        "observation_space={space}. If this is intentional, use `observation_mode='different'` "
+        "instead."
+    )
+    _text_not_alike = (
+        "SyncVectorEnv(..., observation_mode='different' or custom space) however the "
+        "sub-environments observation spaces do not share a common shape and dtype, "
+        "single_observation_space={single}, sub-environment observation space={space}"
+    )
+    _text_other_action = (
+        "Sub-environment action space doesn't make the `single_action_space`, "
+        "action_space={space}, single_action_space={single}"
+    )
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Env[Any, Any]]],
+        copy: bool = True,
+        observation_mode: ObservationMode = "same",
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+    ) -> None:
+        super().__init__(env_fns, copy, observation_mode, autoreset_mode)
+        self._host = EnvHost(0, self.autoreset_mode)
+        self._raise(self._host.build(env_fns))
+        try:
+            self._adopt([self._host.describe()])
+        except BaseException:
+            self._host.close()
+            raise
+        final = self.autoreset_mode == AutoresetMode.SAME_STEP
+        self._use(private_views(self.num_envs, self._observation_structure.fixed, final=final))
+        self._host.attach(self._views, self._observation_structure, self._action_structure)
+
+    @property
+    def envs(self) -> list[Env[Any, Any]]:
+        """The envs themselves."""
+        return self._host.envs
+
+    def reset(
+        self,
+        *,
+        seed: int | list[int | None] | None = None,
+        options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
+    ) -> tuple[ObsType, dict[str, Any]]:
+        """Reset all envs, or those of ``options["reset_mask"]``.
+
+        Args:
+            seed: env ``i`` gets ``seed + i``, or entry ``i`` of a list.
+            options: for every env, or a list with one dict per env.
+
+        Returns:
+            The observations of all envs, and the infos of those that were reset.
+        """
+        self._assert_is_running()
+        plan = plan_reset(env_seeds(seed, self.num_envs), options, self.num_envs)
+        self._duty.was_reset(plan.env_ids)
+        return self._answer_reset(self._raise(self._host.reset(plan)))
+
+    def step(self, actions: ActType) -> StepResult[ObsType]:
+        """Step every env once, or reset it where next-step autoreset is due.
+
+        Raises:
+            ResetNeeded: an env waits for ``reset``; no env was stepped.
+            TypeError, ValueError: the actions do not fit the action space; no env was stepped.
+        """
+        self._assert_is_running()
+        columns = action_columns(self._action_structure, actions, self.num_envs)
+        self._duty.check()
+        # The envs may keep their actions, so they get arrays that the caller does not hold.
+        owned = [c.copy() if isinstance(c, np.ndarray) else c for c in columns]
+        return self._answer_step(self._raise(self._host.step(owned)))
+
+    def call_on(
+        self, env_ids: Iterable[SupportsIndex], name: str, *args: Any, **kwargs: Any
+    ) -> tuple[Any, ...]:
+        """Call a method of some envs, or read an attribute; results in the order of ``env_ids``."""
+        self._assert_is_running()
+        self._check_call(name)
+        ids = self._check_env_ids(env_ids)
+        ((_, outcome),) = self._raise(self._host.call(ids, name, args, kwargs))
+        return tuple(outcome.results)
+
+    def set_attr(self, name: str, values: list[Any] | tuple[Any, ...] | object) -> None:
+        """Set an attribute of every env; a list or tuple holds one value per env."""
+        self._assert_is_running()
+        ids = range(self.num_envs)
+        self._raise(self._host.set_attr(ids, name, self._one_value_per_env(values)))
+
+    def close_extras(self, **_: Any) -> None:
+        """Close every env; the first that raises is heard after all are closed."""
+        self.closed = True
+        if hasattr(self, "_host"):
+            self._raise(self._host.close())
+
+    def _raise(self, outcome: Outcome) -> list[tuple[range, Outcome]]:
+        """Raise the lowest env's failure; without one, the outcome with its envs."""
+        if outcome.failures:
+            self._note_failures(outcome.failures)
+            raise_first([(failure, "") for failure in outcome.failures])
+        return [(range(self.num_envs), outcome)]
