@@ -10,7 +10,7 @@ import pickle
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import cloudpickle
 
@@ -31,6 +31,7 @@ class Attach:
     actions: Structure
     layout: Layout
     shared_memory: bool
+    title: ClassVar[str] = "start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Reset:
     """Reset the envs of a plan."""
 
     plan: ResetPlan
+    title: ClassVar[str] = "reset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Step:
     """Step every env of the shard; ``loose`` has a list of the shard's values per loose leaf."""
 
     loose: list[list[Any]] = field(default_factory=list)
+    title: ClassVar[str] = "step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,11 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
+    @property
+    def title(self) -> str:
+        """How messages name the command."""
+        return f"call of {self.name!r}"
+
 
 @dataclass(frozen=True, slots=True)
 class SetAttr:
@@ -65,10 +73,17 @@ class SetAttr:
     name: str
     values: list[Any]
 
+    @property
+    def title(self) -> str:
+        """How messages name the command."""
+        return f"set_attr of {self.name!r}"
+
 
 @dataclass(frozen=True, slots=True)
 class Close:
     """Close the envs and leave."""
+
+    title: ClassVar[str] = "close"
 
 
 Command: TypeAlias = Attach | Reset | Step | Call | SetAttr | Close
@@ -109,14 +124,6 @@ def encode_command(number: int, command: Command, *, by_reference: bool) -> byte
     return _NUMBER.pack(number) + dumps(command, by_reference=by_reference)
 
 
-def decode_command(data: bytes) -> tuple[int, Command]:
-    """The inverse of ``encode_command``."""
-    (number,) = _NUMBER.unpack_from(data)
-    if len(data) == _NUMBER.size:
-        return number, _PLAIN_STEP
-    return number, pickle.loads(memoryview(data)[_NUMBER.size :])
-
-
 def encode_outcome(number: int, outcome: Outcome) -> bytes:
     """An outcome as bytes."""
     if outcome.is_silent():
@@ -124,12 +131,23 @@ def encode_outcome(number: int, outcome: Outcome) -> bytes:
     return _NUMBER.pack(number) + dumps(outcome, by_reference=True)
 
 
-def decode_outcome(data: bytes) -> tuple[int, Outcome]:
-    """The inverse of ``encode_outcome``."""
-    (number,) = _NUMBER.unpack_from(data)
+def number_of(data: bytes) -> int:
+    """The number of an encoded command or outcome, whatever the state of its body."""
+    return int(_NUMBER.unpack_from(data)[0])
+
+
+def decode_command(data: bytes) -> Command:
+    """The command in these bytes; raises what unpickling its arguments raises."""
     if len(data) == _NUMBER.size:
-        return number, Outcome()
-    return number, pickle.loads(memoryview(data)[_NUMBER.size :])
+        return _PLAIN_STEP
+    return cast("Command", pickle.loads(memoryview(data)[_NUMBER.size :]))
+
+
+def decode_outcome(data: bytes) -> Outcome:
+    """The outcome in these bytes; raises what unpickling its values raises."""
+    if len(data) == _NUMBER.size:
+        return Outcome()
+    return cast("Outcome", pickle.loads(memoryview(data)[_NUMBER.size :]))
 
 
 def dumps(value: Any, *, by_reference: bool) -> bytes:

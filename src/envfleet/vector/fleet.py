@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import Any, Generic, NoReturn, Self, SupportsIndex, cast
 
 import numpy as np
-from gymnasium import Env, Space
+from gymnasium import Env, Space, logger
 from gymnasium.core import ActType, ObsType, RenderFrame
 from gymnasium.error import ClosedEnvironmentError
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from envfleet.engine.arena.views import Views
 from envfleet.engine.failures import Failure
 from envfleet.engine.messages import Outcome
-from envfleet.engine.rules.autoreset import ResetDuty
+from envfleet.engine.rules.autoreset import check_steppable
 from envfleet.engine.rules.infos import merge_infos
 from envfleet.engine.rules.spaces import Structure
-from envfleet.engine.worker.host import Description
+from envfleet.engine.worker.host import Description, ShardSpaces
 
 ObservationMode = str | tuple[Space[Any], Space[Any]]
 StepResult = tuple[
@@ -51,20 +51,19 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
 
     def __init__(
         self,
-        env_fns: Sequence[Callable[[], Env[Any, Any]]],
+        env_fns: Iterable[Callable[[], Env[Any, Any]]],
         copy: bool,
         observation_mode: ObservationMode,
         autoreset_mode: str | AutoresetMode,
     ) -> None:
         super().__init__()
-        if not env_fns:
+        self.env_fns = env_fns if isinstance(env_fns, Sequence) else tuple(env_fns)
+        if not self.env_fns:
             raise ValueError("a fleet needs at least one env: env_fns is empty")
-        self.env_fns = env_fns
-        self.num_envs = len(env_fns)
+        self.num_envs = len(self.env_fns)
         self.copy = copy
         self.observation_mode = observation_mode
         self.autoreset_mode = AutoresetMode(autoreset_mode)
-        self._duty = ResetDuty(self.autoreset_mode)
 
     # What Gymnasium's engines share
 
@@ -73,8 +72,8 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
         """The current observations, in the fleet's own arrays."""
         return self._batch(copy=False)
 
-    @property
-    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override, misc]
+    @property  # type: ignore[misc] # read-only, as in Gymnasium's engines
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
         """The envs' random number generators (copies, where the envs live in other processes)."""
         return self.get_attr("np_random")
 
@@ -83,7 +82,7 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
         """The seeds of the envs' random number generators."""
         return self.get_attr("np_random_seed")
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of every env, or read an attribute; one result per env.
 
         Raises:
@@ -92,7 +91,7 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
         return self.call_on(range(self.num_envs), name, *args, **kwargs)
 
     def call_on(
-        self, env_ids: Iterable[SupportsIndex], name: str, *args: Any, **kwargs: Any
+        self, env_ids: Iterable[SupportsIndex], name: str, /, *args: Any, **kwargs: Any
     ) -> tuple[Any, ...]:
         """Call a method of some envs, or read an attribute; results in the order of ``env_ids``."""
         raise NotImplementedError
@@ -133,16 +132,18 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
         # A copy: metadata usually is a class attribute of the env.
         self.metadata = {**first.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = first.render_mode
-        observation_spaces = _fill(d.observation_spaces for d in descriptions)
-        action_spaces = _fill(d.action_spaces for d in descriptions)
-        self.single_action_space = action_spaces[0]
+        self.single_action_space = first.action_spaces.distinct[0]
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._batch_observation_spaces(observation_spaces)
-        self._check_spaces(observation_spaces, action_spaces)
+        self._batch_observation_spaces([d.observation_spaces for d in descriptions])
+        for description in descriptions:
+            self._check_observation_spaces(description.observation_spaces)
+        for description in descriptions:
+            self._check_action_spaces(description.action_spaces)
         self._observation_structure = Structure(self.single_observation_space)
         self._action_structure = Structure(self.single_action_space)
 
-    def _batch_observation_spaces(self, envs: Sequence[Space[Any]]) -> None:
+    def _batch_observation_spaces(self, shards: Sequence[ShardSpaces]) -> None:
+        first = shards[0].distinct[0]
         mode = self.observation_mode
         if isinstance(mode, tuple) and len(mode) == 2:
             if not isinstance(mode[0], Space) or not isinstance(mode[1], Space):
@@ -152,35 +153,34 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
                 )
             self.observation_space, self.single_observation_space = mode
         elif mode == "same":
-            self.single_observation_space = envs[0]
-            self.observation_space = batch_space(envs[0], self.num_envs)
+            self.single_observation_space = first
+            self.observation_space = batch_space(first, self.num_envs)
         elif mode == "different":
-            self.single_observation_space = envs[0]
-            self.observation_space = batch_differing_spaces(envs)
+            self.single_observation_space = first
+            self.observation_space = batch_differing_spaces(
+                [space for spaces in shards for space in spaces.each()]
+            )
         else:
             raise ValueError(
                 "Invalid `observation_mode`, expected: 'same' or 'different' or tuple of single "
                 f"and batch observation space, actual got {mode}"
             )
 
-    def _check_spaces(
-        self, observation_spaces: Sequence[Space[Any]], action_spaces: Sequence[Space[Any]]
-    ) -> None:
+    def _check_observation_spaces(self, spaces: ShardSpaces) -> None:
+        single = self.single_observation_space
         same = self.observation_mode == "same"
-        checked: set[tuple[int, int]] = set()
-        for observation, action in zip(observation_spaces, action_spaces, strict=True):
-            if (id(observation), id(action)) in checked:
-                continue
-            checked.add((id(observation), id(action)))
-            single: Space[Any] = self.single_observation_space
+        for space in spaces.distinct:
             if same:
-                if observation != single:
-                    raise RuntimeError(self._text_not_same.format(single=single, space=observation))
-            elif not is_space_dtype_shape_equiv(observation, single):
-                raise RuntimeError(self._text_not_alike.format(single=single, space=observation))
-            single = self.single_action_space
-            if action != single:
-                raise RuntimeError(self._text_other_action.format(single=single, space=action))
+                if space != single:
+                    raise RuntimeError(self._text_not_same.format(single=single, space=space))
+            elif not is_space_dtype_shape_equiv(space, single):
+                raise RuntimeError(self._text_not_alike.format(single=single, space=space))
+
+    def _check_action_spaces(self, spaces: ShardSpaces) -> None:
+        single = self.single_action_space
+        for space in spaces.distinct:
+            if space != single:
+                raise RuntimeError(self._text_other_action.format(single=single, space=space))
 
     def _use(self, views: Views) -> None:
         """Read the envs' answers from these views, which cover the whole fleet."""
@@ -190,33 +190,47 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
 
     def _batch(self, *, copy: bool) -> ObsType:
         """The current observations of the whole fleet."""
-        if self._observation_structure.flat:
+        structure = self._observation_structure
+        if structure.flat:
             column = self._views.observations[0]
             return cast("ObsType", column.copy() if copy else column)
-        columns = iter(self._views.observations)
-        loose = 0
+        columns, loose = iter(self._views.observations), iter(range(len(structure.loose)))
         values: list[Any] = []
-        for leaf in self._observation_structure.leaves:
+        for leaf in structure.leaves:
             if leaf.fixed:
                 column = next(columns)
                 values.append(column.copy() if copy else column)
             else:
-                texts = tuple(row[loose] for row in self._loose)
-                values.append(deepcopy(texts) if copy else texts)
-                loose += 1
-        return cast("ObsType", self._observation_structure.join(values))
+                position = next(loose)
+                each = tuple(row[position] for row in self._loose)
+                values.append(leaf.batch(deepcopy(each) if copy else each))
+        return cast("ObsType", structure.join(values))
 
-    def _answer_reset(self, outcomes: Answers) -> tuple[ObsType, dict[str, Any]]:
-        infos = self._take(outcomes)
-        return self._batch(copy=self.copy), merge_infos(infos, self.num_envs)
+    def _check_steppable(self) -> None:
+        views = self._views
+        check_steppable(self.autoreset_mode, views.terminated, views.truncated, views.failed)
 
-    def _answer_step(self, outcomes: Answers) -> StepResult[ObsType]:
-        infos = self._take(outcomes)
+    def _absorb(self, answers: Answers) -> None:
+        """Take over what answers carry of the envs' state, also when others have failed."""
+        for envs, outcome in answers:
+            rows = slice(envs.start, envs.stop)
+            if outcome.loose:
+                self._loose[rows] = outcome.loose
+            for column, block in zip(self._views.observations, outcome.observations, strict=False):
+                column[rows] = block
+            finals = zip(self._views.final_observations, outcome.final_observations, strict=False)
+            for column, block in finals:
+                column[rows] = block
+
+    def _answer_reset(self, answers: Answers) -> tuple[ObsType, dict[str, Any]]:
+        return self._batch(copy=self.copy), merge_infos(_infos(answers), self.num_envs)
+
+    def _answer_step(self, answers: Answers) -> StepResult[ObsType]:
+        infos = _infos(answers)
         views = self._views
         terminated, truncated = views.terminated.copy(), views.truncated.copy()
-        self._duty.has_stepped(terminated, truncated)
-        if self.autoreset_mode == AutoresetMode.SAME_STEP and infos:
-            infos = self._with_final_observations(infos, terminated | truncated, outcomes)
+        if infos and self.autoreset_mode == AutoresetMode.SAME_STEP:
+            infos = self._with_final_observations(infos, terminated | truncated, answers)
         return (
             self._batch(copy=self.copy),
             views.rewards.copy(),
@@ -225,23 +239,14 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
             merge_infos(infos, self.num_envs) if infos else {},
         )
 
-    def _take(self, outcomes: Answers) -> list[tuple[int, dict[str, Any]]]:
-        """Take over loose observation values; returns the infos of all envs."""
-        infos: list[tuple[int, dict[str, Any]]] = []
-        for envs, outcome in outcomes:
-            if outcome.loose:
-                self._loose[envs.start : envs.stop] = outcome.loose
-            infos += outcome.infos
-        return infos
-
     def _with_final_observations(
         self,
         infos: Sequence[tuple[int, dict[str, Any]]],
         ended: NDArray[np.bool_],
-        outcomes: Answers,
+        answers: Answers,
     ) -> list[tuple[int, dict[str, Any]]]:
         """Add ``final_obs``, each a copy of its own, to the infos of the envs that ended."""
-        loose = dict(entry for _, outcome in outcomes for entry in outcome.final_loose)
+        loose = dict(entry for _, outcome in answers for entry in outcome.final_loose)
         return [
             (
                 env,
@@ -254,15 +259,10 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
         columns, others = iter(self._views.final_observations), iter(loose.get(env, ()))
         return self._observation_structure.join(
             [
-                # np.copy of a row of scalars would be an array where Gymnasium has a scalar.
-                next(columns)[env].copy() if leaf.fixed else next(others)
+                leaf.single(next(columns)[env, ...]) if leaf.fixed else next(others)
                 for leaf in self._observation_structure.leaves
             ]
         )
-
-    def _note_failures(self, failures: Iterable[Failure]) -> None:
-        """Remember which envs must be reset because they raised in ``reset`` or ``step``."""
-        self._duty.has_failed(f.env for f in failures if f.phase in ("reset", "step"))
 
     def _check_env_ids(self, env_ids: Iterable[SupportsIndex]) -> list[int]:
         ids = [operator.index(env) for env in env_ids]
@@ -296,9 +296,14 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
             )
 
 
-def _fill(shards: Iterable[Sequence[Space[Any] | None]]) -> list[Space[Any]]:
-    """One space per env, where a shard says None for "as my first env's"."""
-    filled: list[Space[Any]] = []
-    for shard in shards:
-        filled += [cast("Space[Any]", shard[0]) if space is None else space for space in shard]
-    return filled
+def _infos(answers: Answers) -> list[tuple[int, dict[str, Any]]]:
+    if len(answers) == 1:
+        return answers[0][1].infos
+    return [entry for _, outcome in answers for entry in outcome.infos]
+
+
+def warn_of_close(failures: Sequence[Failure]) -> None:
+    """Say which envs raised in ``close``; they are closed as far as they can be."""
+    if failures:
+        texts = "; ".join(f"env {f.env}: {f.type_name}: {f.text}" for f in failures)
+        logger.warn("`close` raised in some envs: %s", texts)

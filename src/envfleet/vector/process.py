@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Sequence
+from multiprocessing.util import Finalize
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -17,17 +17,16 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from envfleet.engine.arena.layout import plan_layout
 from envfleet.engine.arena.memory import allocate, map_shared
-from envfleet.engine.arena.views import observation_arrays, shared_views
-from envfleet.engine.failures import raise_first
+from envfleet.engine.arena.views import shared_views
 from envfleet.engine.messages import Attach, Call, Command, Reset, SetAttr, Step
 from envfleet.engine.pool.cores import usable_cores
 from envfleet.engine.pool.doorbell import Deadline
-from envfleet.engine.pool.supervisor import Pool
+from envfleet.engine.pool.supervisor import BROKEN_PATIENCE, Pool
 from envfleet.engine.rules.actions import action_columns
 from envfleet.engine.rules.seeding import env_seeds, plan_reset
 from envfleet.engine.worker.host import EnvHost
 from envfleet.errors import WaitTimeout, name_envs
-from envfleet.vector.fleet import Answers, Fleet, ObservationMode, StepResult
+from envfleet.vector.fleet import Answers, Fleet, ObservationMode, StepResult, warn_of_close
 
 
 class ProcessVectorEnv(Fleet[ObsType, ActType]):
@@ -101,18 +100,23 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             autoreset_mode=self.autoreset_mode,
             name=f"Worker<{type(self).__name__}>",
         )
-        self._finalizer = weakref.finalize(self, self._pool.stop, terminate=True)
+        # Runs when the fleet is collected or the program ends, before multiprocessing joins its
+        # children; not in forked children.
+        self._finalizer = Finalize(
+            self, self._pool.stop, kwargs={"terminate": True}, exitpriority=10
+        )
         try:
             self._start()
         except BaseException:
-            self._finalizer()
             self.closed = True
+            self._finalizer.cancel()
+            self._pool.stop(BROKEN_PATIENCE)
             raise
 
     def _start(self) -> None:
         """Learn the spaces from the workers, make the arena, and give it to them."""
         self._pool.gather(Deadline(None))
-        raise_first(self._pool.failures())
+        self._pool.raise_failures()
         self._adopt([outcome.results[0] for _, outcome in self._pool.outcomes()])
         observations, actions = self._observation_structure, self._action_structure
         if self.shared_memory:
@@ -127,9 +131,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         finally:
             os.close(descriptor)
         if not self.shared_memory:
-            views.observations = observation_arrays(observations.fixed, self.num_envs)
-            if final:
-                views.final_observations = observation_arrays(observations.fixed, self.num_envs)
+            views = views.with_own_observations(observations.fixed, final=final)
         self._use(views)
 
     def _refuse_custom_spaces(self) -> None:
@@ -143,8 +145,8 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
 
     @property
     def processes(self) -> list[Any]:
-        """The worker processes."""
-        return [handle.process for handle in self._pool.handles]
+        """The worker processes; none after ``close``."""
+        return [handle.process for handle in self._pool.handles if not self.closed]
 
     def reset(
         self,
@@ -183,16 +185,16 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             # Gymnasium's text has no full stop here, and has one everywhere else.
             self._assert_not_pending("reset_async", end="")
         plan = plan_reset(seeds, options, self.num_envs)
-        self._pool.abandon()
+        # After a time-out: what came in time is kept, and the late workers are waited for.
+        self._absorb(self._answers())
         commands: dict[int, Command] = {}
         for handle in self._pool.handles:
             part = plan.shard(handle.env_ids)
-            # After a time-out every worker that still owes a reply is asked again, so that the
-            # reset also waits for the late ones.
+            if handle.queued is not None and isinstance(handle.queued[1], Reset):
+                part = part.after(handle.queued[1].plan)
             if part.env_ids or handle.owes_reply:
                 commands[handle.index] = Reset(part)
-        self._pool.post(commands, "reset")
-        self._duty.was_reset(plan.env_ids)
+        self._pool.post(commands)
         self._expect(AsyncState.WAITING_RESET)
 
     def reset_wait(self, timeout: float | None = None) -> tuple[ObsType, dict[str, Any]]:
@@ -227,7 +229,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         self._assert_is_running()
         self._assert_not_pending("step_async")
         columns = action_columns(self._action_structure, actions, self.num_envs)
-        self._duty.check()
+        self._check_steppable()
         loose = [column for column in columns if not isinstance(column, np.ndarray)]
         fixed = [column for column in columns if isinstance(column, np.ndarray)]
         for place, column in zip(self._views.actions, fixed, strict=True):
@@ -236,8 +238,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             {
                 handle.index: Step([c[handle.env_ids.start : handle.env_ids.stop] for c in loose])
                 for handle in self._pool.handles
-            },
-            "step",
+            }
         )
         self._expect(AsyncState.WAITING_STEP)
 
@@ -248,10 +249,14 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             NoAsyncCallError: there is none.
             WaitTimeout: it took longer than ``timeout`` seconds; it stays pending.
         """
-        return self._answer_step(self._wait(AsyncState.WAITING_STEP, timeout))
+        answers = self._wait(AsyncState.WAITING_STEP, timeout)
+        result = self._answer_step(answers)
+        if any(outcome.waits for _, outcome in answers):
+            self._warn_waiting()
+        return result
 
     def call_on(
-        self, env_ids: Iterable[SupportsIndex], name: str, *args: Any, **kwargs: Any
+        self, env_ids: Iterable[SupportsIndex], name: str, /, *args: Any, **kwargs: Any
     ) -> tuple[Any, ...]:
         """Call a method of some envs, or read an attribute; results in the order of ``env_ids``."""
         self._call_async(env_ids, name, args, kwargs)
@@ -282,8 +287,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
                 handle.index: Call(part, name, args, kwargs)
                 for handle in self._pool.handles
                 if (part := [env for env in ids if env in handle.env_ids])
-            },
-            f"call of {name!r}",
+            }
         )
         self._called = ids
         self._expect(AsyncState.WAITING_CALL)
@@ -315,8 +319,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
                     list(each[handle.env_ids.start : handle.env_ids.stop]),
                 )
                 for handle in self._pool.handles
-            },
-            f"set_attr of {name!r}",
+            }
         )
         self._expect(AsyncState.WAITING_CALL)
         self._wait(AsyncState.WAITING_CALL, None)
@@ -328,17 +331,17 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             timeout: seconds for a pending call and ``env.close()`` together; None means 30.
             terminate: do not ask, and do not close the envs.
         """
-        if self._pending != AsyncState.DEFAULT:
+        if self._pending != AsyncState.DEFAULT and not self._pool.is_broken:
             logger.warn(
                 "Calling `close` while waiting for a pending call to "
                 f"`{self._pending.value}` to complete."
             )
         self.closed = True
-        self._finalizer.detach()
+        self._finalizer.cancel()
         failures = self._pool.stop(timeout, terminate=terminate)
-        if failures:
-            texts = "; ".join(f"env {f.env}: {f.type_name}: {f.text}" for f in failures)
-            logger.warn("`close` of some envs raised: %s", texts)
+        # A closed fleet that somebody keeps holds no shared memory and no descriptor.
+        self._views = self._views.detached()
+        warn_of_close(failures)
 
     def _wait(self, expected: AsyncState, timeout: float | None) -> Answers:
         """The answers to the pending call, which must be the expected one."""
@@ -356,18 +359,18 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
                 "again, or reset()."
             )
         self._expect(AsyncState.DEFAULT)
-        outcomes = self._pool.outcomes()
-        if failures := self._pool.failures():
-            self._note_failures(failure for failure, _ in failures)
-            raise_first(failures)
-        for handle, outcome in outcomes:
-            if outcome.waits:
-                self._warn_waiting()
-            if outcome.observations:
-                rows = slice(handle.env_ids.start, handle.env_ids.stop)
-                _copy_rows(self._views.observations, outcome.observations, rows)
-                _copy_rows(self._views.final_observations, outcome.final_observations, rows)
-        return [(handle.env_ids, outcome) for handle, outcome in outcomes]
+        answers = self._answers()
+        self._absorb(answers)
+        self._pool.raise_failures()
+        return answers
+
+    def _answers(self) -> Answers:
+        """What has come in answer to the current call."""
+        return [(handle.env_ids, outcome) for handle, outcome in self._pool.outcomes()]
+
+    def _assert_is_running(self) -> None:
+        super()._assert_is_running()
+        self._pool.check()
 
     def _expect(self, state: AsyncState) -> None:
         self._pending = state
@@ -391,11 +394,6 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
                 f"workers=num_envs (workers={self.num_envs}) they wait at the same time.",
                 stacklevel=4,
             )
-
-
-def _copy_rows(columns: Sequence[Any], received: Sequence[Any], rows: slice) -> None:
-    for column, block in zip(columns, received, strict=False):
-        column[rows] = block
 
 
 def _number_of_workers(workers: Any, max_concurrency: Any, num_envs: int) -> int:

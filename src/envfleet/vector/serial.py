@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -16,7 +17,7 @@ from envfleet.engine.messages import Outcome
 from envfleet.engine.rules.actions import action_columns
 from envfleet.engine.rules.seeding import env_seeds, plan_reset
 from envfleet.engine.worker.host import EnvHost
-from envfleet.vector.fleet import Fleet, ObservationMode, StepResult
+from envfleet.vector.fleet import Answers, Fleet, ObservationMode, StepResult, warn_of_close
 
 
 class SerialVectorEnv(Fleet[ObsType, ActType]):
@@ -91,7 +92,6 @@ class SerialVectorEnv(Fleet[ObsType, ActType]):
         """
         self._assert_is_running()
         plan = plan_reset(env_seeds(seed, self.num_envs), options, self.num_envs)
-        self._duty.was_reset(plan.env_ids)
         return self._answer_reset(self._raise(self._host.reset(plan)))
 
     def step(self, actions: ActType) -> StepResult[ObsType]:
@@ -103,13 +103,13 @@ class SerialVectorEnv(Fleet[ObsType, ActType]):
         """
         self._assert_is_running()
         columns = action_columns(self._action_structure, actions, self.num_envs)
-        self._duty.check()
-        # The envs may keep their actions, so they get arrays that the caller does not hold.
-        owned = [c.copy() if isinstance(c, np.ndarray) else c for c in columns]
+        self._check_steppable()
+        # The envs may keep their actions, so they get objects that the caller does not hold.
+        owned = [c.copy() if isinstance(c, np.ndarray) else deepcopy(c) for c in columns]
         return self._answer_step(self._raise(self._host.step(owned)))
 
     def call_on(
-        self, env_ids: Iterable[SupportsIndex], name: str, *args: Any, **kwargs: Any
+        self, env_ids: Iterable[SupportsIndex], name: str, /, *args: Any, **kwargs: Any
     ) -> tuple[Any, ...]:
         """Call a method of some envs, or read an attribute; results in the order of ``env_ids``."""
         self._assert_is_running()
@@ -125,14 +125,14 @@ class SerialVectorEnv(Fleet[ObsType, ActType]):
         self._raise(self._host.set_attr(ids, name, self._one_value_per_env(values)))
 
     def close_extras(self, **_: Any) -> None:
-        """Close every env; the first that raises is heard after all are closed."""
+        """Close every env; an error in one is a warning that names it."""
         self.closed = True
-        if hasattr(self, "_host"):
-            self._raise(self._host.close())
+        warn_of_close(self._host.close().failures)
 
-    def _raise(self, outcome: Outcome) -> list[tuple[range, Outcome]]:
+    def _raise(self, outcome: Outcome) -> Answers:
         """Raise the lowest env's failure; without one, the outcome with its envs."""
-        if outcome.failures:
-            self._note_failures(outcome.failures)
-            raise_first([(failure, "") for failure in outcome.failures])
-        return [(range(self.num_envs), outcome)]
+        answers = [(range(self.num_envs), outcome)]
+        if hasattr(self, "_views"):
+            self._absorb(answers)
+        raise_first([(failure, "") for failure in outcome.failures])
+        return answers

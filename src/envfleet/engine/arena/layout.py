@@ -35,6 +35,7 @@ class Layout:
     rewards: Column
     terminated: Column
     truncated: Column
+    failed: Column
 
 
 def plan_layout(
@@ -59,6 +60,7 @@ def plan_layout(
     rewards = place((), np.dtype(np.float64))
     terminated = place((), np.dtype(np.bool_))
     truncated = place((), np.dtype(np.bool_))
+    failed = place((), np.dtype(np.bool_))
     columns = place_all(actions), place_all(observations), place_all(observations if final else ())
     return Layout(
         size=max(end, ALIGNMENT),
@@ -68,4 +70,5 @@ def plan_layout(
         rewards=rewards,
         terminated=terminated,
         truncated=truncated,
+        failed=failed,
     )

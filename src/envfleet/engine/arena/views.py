@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from envfleet.engine.rules.spaces import Array, Leaf, Structure, StructureError,
 from envfleet.errors import ObservationMismatch
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Views:
     """One array per column; row ``i`` belongs to env ``i`` of the fleet or shard."""
 
@@ -25,6 +25,8 @@ class Views:
     rewards: NDArray[np.float64]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
+    failed: NDArray[np.bool_]
+    """Envs that raised in ``reset`` or ``step`` and have not been reset since."""
 
     def shard(self, envs: range) -> Views:
         """The rows of some envs, on the same memory."""
@@ -36,6 +38,28 @@ class Views:
             self.rewards[rows],
             self.terminated[rows],
             self.truncated[rows],
+            self.failed[rows],
+        )
+
+    def with_own_observations(self, leaves: Sequence[Leaf], *, final: bool) -> Views:
+        """The same views, but with observation columns in this process's own memory."""
+        count = len(self.rewards)
+        return replace(
+            self,
+            observations=_zeros(leaves, count),
+            final_observations=_zeros(leaves, count) if final else [],
+        )
+
+    def detached(self) -> Views:
+        """A copy of the observations, rewards and flags in memory of their own."""
+        return Views(
+            [column.copy() for column in self.observations],
+            [],
+            [],
+            self.rewards.copy(),
+            self.terminated.copy(),
+            self.truncated.copy(),
+            self.failed.copy(),
         )
 
 
@@ -52,24 +76,19 @@ def shared_views(layout: Layout, memory: mmap.mmap) -> Views:
         view(layout.rewards),
         view(layout.terminated),
         view(layout.truncated),
+        view(layout.failed),
     )
 
 
-def observation_arrays(leaves: Sequence[Leaf], num_envs: int) -> list[Array]:
-    """Zeroed observation columns in this process's own memory."""
-    return [np.zeros((num_envs, *leaf.shape), dtype=leaf.dtype) for leaf in leaves]
-
-
-def private_views(num_envs: int, observations: Sequence[Leaf], *, final: bool) -> Views:
+def private_views(count: int, observations: Sequence[Leaf], *, final: bool) -> Views:
     """Views in this process's own memory, without action columns: nobody else reads them."""
-    return Views(
-        observation_arrays(observations, num_envs),
-        observation_arrays(observations, num_envs) if final else [],
-        [],
-        np.zeros(num_envs),
-        np.zeros(num_envs, dtype=np.bool_),
-        np.zeros(num_envs, dtype=np.bool_),
-    )
+    flags = [np.zeros(count, dtype=np.bool_) for _ in range(3)]
+    empty = Views([], [], [], np.zeros(count), *flags)
+    return empty.with_own_observations(observations, final=final)
+
+
+def _zeros(leaves: Sequence[Leaf], count: int) -> list[Array]:
+    return [np.zeros((count, *leaf.shape), dtype=leaf.dtype) for leaf in leaves]
 
 
 class ObservationWriter:
@@ -124,8 +143,8 @@ class ObservationWriter:
                 place is not None and place.write_all(values)
                 for place, values in zip(self._places, columns, strict=True)
             )
-        except (TypeError, ValueError):
-            return False  # a scalar, another dtype, another number of axes, another structure
+        except Exception:  # noqa: BLE001 - whatever it is, ``write`` finds out whose it is
+            return False
 
 
 class _LeafColumn:

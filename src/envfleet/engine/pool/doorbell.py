@@ -34,8 +34,10 @@ class Doorbell:
             self._poll.register(fd, select.POLLIN)
 
     def forget(self, handle: WorkerHandle) -> None:
-        """Stop listening to a worker that is gone."""
-        self._poll.unregister(handle.connection.fileno())
+        """Stop listening to a worker from which nothing more can come."""
+        fd = handle.connection.fileno()
+        if self._by_fd.pop(fd, None) is not None:
+            self._poll.unregister(fd)
 
     def wait(self, deadline: Deadline) -> list[WorkerHandle]:
         """The workers with something to receive; empty when the deadline has passed.

@@ -1,9 +1,9 @@
 """One worker as the caller sees it: a state, a number, at most one command in flight.
 
     STARTING ──► IDLE ◄──► BUSY          any reply makes BUSY → IDLE
-        │         ││         │
-        │         │└──► GONE │           it was told to close and did
-        └─────────┴──────────┴──► DEAD   its pipe ended or its process is gone
+        │         │         ││
+        │         │         │└──► GONE   it was told to close and did
+        └─────────┴─────────┴──► DEAD    its pipe ended or its process is gone
 
 Only the reply with the wanted number is kept. A call that is given up (after a time-out) leaves the
 worker BUSY; the next command waits here until the late reply has come and been dropped. So nothing
@@ -16,8 +16,16 @@ from enum import Enum, auto
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
-from envfleet.engine.messages import Command, Outcome, decode_outcome, encode_command
-from envfleet.errors import WorkerDied
+from envfleet.engine.failures import Failure
+from envfleet.engine.messages import (
+    Close,
+    Command,
+    Outcome,
+    decode_outcome,
+    encode_command,
+    number_of,
+)
+from envfleet.errors import WorkerDied, name_envs
 
 EXIT_PATIENCE = 1.0
 """Seconds to wait for the exit code of a worker whose pipe has ended."""
@@ -35,8 +43,8 @@ class WorkerState(Enum):
 
 _LEGAL = {
     WorkerState.STARTING: {WorkerState.IDLE, WorkerState.DEAD},
-    WorkerState.IDLE: {WorkerState.BUSY, WorkerState.DEAD, WorkerState.GONE},
-    WorkerState.BUSY: {WorkerState.IDLE, WorkerState.DEAD},
+    WorkerState.IDLE: {WorkerState.BUSY, WorkerState.DEAD},
+    WorkerState.BUSY: {WorkerState.IDLE, WorkerState.DEAD, WorkerState.GONE},
     WorkerState.DEAD: set(),
     WorkerState.GONE: set(),
 }
@@ -57,15 +65,17 @@ class WorkerHandle:
         self.index = index
         self.env_ids = env_ids
         self.process = process
+        self.pid = process.pid
         self.connection = connection
         self.state = WorkerState.STARTING
-        self.command_name = "start"
         self.outcome: Outcome | None = None
         """The reply to the current command, once it has arrived."""
+        self.queued: tuple[bytes, Command] | None = None
+        """The command that waits for an abandoned one to be answered."""
         self._by_reference = by_reference
+        self._sent: Command | None = None
         self._number = 0
         self._wanted: int | None = 0
-        self._queued: tuple[bytes, str] | None = None
 
     @property
     def owes_reply(self) -> bool:
@@ -73,15 +83,15 @@ class WorkerHandle:
         return self.state in (WorkerState.STARTING, WorkerState.BUSY)
 
     @property
-    def place(self) -> str:
-        """How notes on exceptions name this worker."""
-        return f", worker {self.index} (pid {self.process.pid})"
+    def is_over(self) -> bool:
+        """Whether nothing more can come from this worker."""
+        return self.state in (WorkerState.DEAD, WorkerState.GONE)
 
     def encode(self, command: Command) -> bytes:
         """The bytes of the next command; sends nothing, so that a pickling error costs nothing."""
         return encode_command(self._number + 1, command, by_reference=self._by_reference)
 
-    def post(self, data: bytes, name: str) -> None:
+    def post(self, data: bytes, command: Command) -> None:
         """Send an encoded command, or keep it until an abandoned one has been answered.
 
         Raises:
@@ -91,14 +101,15 @@ class WorkerHandle:
         self._wanted = self._number
         self.outcome = None
         if self.owes_reply:
-            self._queued = data, name
+            self.queued = data, command
         else:
-            self._send(data, name)
+            self._send(data, command)
 
     def abandon(self) -> None:
         """Nobody waits for the current reply any more; it is dropped when it comes."""
         self._wanted = None
-        self._queued = None
+        self.queued = None
+        self.outcome = None
 
     def receive(self) -> None:
         """Read one reply; blocks only while a reply is arriving.
@@ -107,37 +118,43 @@ class WorkerHandle:
             WorkerDied: the pipe has ended.
         """
         try:
-            number, outcome = decode_outcome(self.connection.recv_bytes())
+            data = self.connection.recv_bytes()
         except (EOFError, OSError):
             raise self.died() from None
-        self._move(WorkerState.IDLE)
-        self.command_name = "idle"
-        if number == self._wanted:
-            self.outcome = outcome
-        elif self._queued is not None:
-            data, name = self._queued
-            self._queued = None
-            self._send(data, name)
-
-    def left(self) -> None:
-        """The worker has answered its last command and is leaving."""
-        self._move(WorkerState.GONE)
+        self._move(WorkerState.GONE if isinstance(self._sent, Close) else WorkerState.IDLE)
+        if number_of(data) == self._wanted:
+            self.outcome = self._decode(data)
+        elif self.queued is not None:
+            data, command = self.queued
+            self.queued = None
+            self._send(data, command)
 
     def died(self) -> WorkerDied:
         """Mark the worker dead; returns the error that says so."""
-        if self.state is not WorkerState.DEAD:
-            self._move(WorkerState.DEAD)
+        if self.state is WorkerState.STARTING:
+            during = "start"
+        elif self.state is WorkerState.BUSY and self._sent is not None:
+            during = self._sent.title
+        else:
+            during = "idle"
+        self._move(WorkerState.DEAD)
         self.process.join(EXIT_PATIENCE)
-        return WorkerDied(
-            self.index,
-            self.process.pid,
-            tuple(self.env_ids),
-            self.process.exitcode,
-            self.command_name,
-        )
+        exitcode = self.process.exitcode
+        return WorkerDied(self.index, self.pid, tuple(self.env_ids), exitcode, during)
 
-    def _send(self, data: bytes, name: str) -> None:
-        self.command_name = name
+    def _decode(self, data: bytes) -> Outcome:
+        try:
+            return decode_outcome(data)
+        except Exception as error:  # noqa: BLE001 - an env's objects may raise anything
+            # Which env's value it was cannot be told any more.
+            text = (
+                f"an answer of envs {name_envs(self.env_ids)} could not be unpickled here: {error}"
+            )
+            failure = Failure(self.env_ids[0], "answer", type(error).__name__, text, "")
+            return Outcome(failures=[failure])
+
+    def _send(self, data: bytes, command: Command) -> None:
+        self._sent = command
         self._move(WorkerState.BUSY)
         try:
             self.connection.send_bytes(data)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import os
 import random
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -16,7 +18,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import clear_mpi_env_vars
 
-from envfleet.engine.failures import Failure
+from envfleet.engine.failures import Failure, raise_first
 from envfleet.engine.messages import Attach, Close, Command, Outcome, dumps
 from envfleet.engine.pool.doorbell import Deadline, Doorbell
 from envfleet.engine.pool.handle import WorkerHandle, WorkerState
@@ -28,6 +30,8 @@ from envfleet.errors import FleetBroken, WorkerDied
 
 CLOSE_PATIENCE = 30.0
 """Seconds that workers get for ``env.close()`` when the caller sets no time-out."""
+BROKEN_PATIENCE = 2.0
+"""The same, for the workers that are left when one has died."""
 TERM_PATIENCE = 1.0
 """Seconds between SIGTERM and SIGKILL."""
 
@@ -61,6 +65,7 @@ class Pool:
         """
         self._owner = os.getpid()
         self._death: WorkerDied | None = None
+        self._stopped = False
         self.handles: list[WorkerHandle] = []
         ctx = multiprocessing.get_context(context)
         by_reference = ctx.get_start_method() == "fork"
@@ -68,11 +73,11 @@ class Pool:
         state = random.getstate(), np.random.get_state()  # noqa: NPY002 - read, not drawn from
         seeds = worker_seeds(state, next(_fleet_numbers), workers)
         try:
-            with clear_mpi_env_vars():
+            with clear_mpi_env_vars(), _hide_missing_main():
                 for index, envs in enumerate(shards):
                     job = Job([env_fns[i] for i in envs], host_class, autoreset_mode)
-                    work = job if by_reference else dumps(job, by_reference=False)
-                    process, pipe = _start(ctx, f"{name}-{index}", daemon, envs, seeds[index], work)
+                    sent = job if by_reference else dumps(job, by_reference=False)
+                    process, pipe = _start(ctx, f"{name}-{index}", daemon, envs, seeds[index], sent)
                     self.handles.append(
                         WorkerHandle(index, envs, process, pipe, by_reference=by_reference)
                     )
@@ -83,25 +88,33 @@ class Pool:
 
     def attach(self, descriptor: int, command: Attach) -> None:
         """Give every worker the arena; returns when all have it."""
-        messages = [handle.encode(command) for handle in self.handles]
-        for handle, data in zip(self.handles, messages, strict=True):
-            self._post(handle, data, "start")
-            reduction.send_handle(handle.connection, descriptor, handle.process.pid)
+        self.post({handle.index: command for handle in self.handles}, descriptor)
         self.gather(Deadline(None))
+        self.raise_failures()
 
-    def post(self, commands: Mapping[int, Command], name: str) -> None:
-        """Send one command each to some workers, by index; all are encoded before any is sent.
+    def post(self, commands: Mapping[int, Command], descriptor: int | None = None) -> None:
+        """Send one command each to some workers, by index; the answers of the last call are gone.
+
+        All commands are encoded before anything else happens, so that an argument that cannot be
+        pickled costs nothing. A descriptor follows the commands where one is given.
 
         Raises:
             FleetBroken: a worker died earlier.
             WorkerDied: one died now.
         """
         self.check()
-        messages = [(self.handles[w], self.handles[w].encode(c)) for w, c in commands.items()]
+        messages = {w: self.handles[w].encode(command) for w, command in commands.items()}
         for handle in self.handles:
-            handle.outcome = None
-        for handle, data in messages:
-            self._post(handle, data, name)
+            handle.abandon()
+        for worker, command in commands.items():
+            handle = self.handles[worker]
+            try:
+                handle.post(messages[worker], command)
+                if descriptor is not None:
+                    reduction.send_handle(handle.connection, descriptor, handle.pid)
+            except WorkerDied as death:
+                self._death = death
+                raise
 
     def gather(self, deadline: Deadline) -> bool:
         """Wait until every worker has answered; False when the deadline came first.
@@ -113,91 +126,114 @@ class Pool:
             WorkerDied: one died now.
         """
         self.check()
-        waiting = sum(handle.owes_reply for handle in self.handles)
-        while waiting:
-            try:
+        try:
+            while any(handle.owes_reply for handle in self.handles):
                 ready = self._bell.wait(deadline)
+                if not ready:
+                    return False
                 for handle in ready:
                     handle.receive()
-            except WorkerDied as death:
-                self._death = death
-                raise
-            if not ready:
-                return False
-            waiting = sum(handle.owes_reply for handle in self.handles)
+        except WorkerDied as death:
+            self._death = death
+            raise
         return True
 
     def outcomes(self) -> list[tuple[WorkerHandle, Outcome]]:
-        """The answers of the workers that were asked, in the envs' order."""
+        """The answers that have come to the current call, in the envs' order."""
         return [(h, h.outcome) for h in self.handles if h.outcome is not None]
 
-    def failures(self) -> list[tuple[Failure, str]]:
-        """The failures in the current answers, each with the place where it happened."""
-        return [
-            (failure, handle.place)
-            for handle, outcome in self.outcomes()
-            for failure in outcome.failures
-        ]
+    def raise_failures(self) -> None:
+        """Raise the failure of the lowest env in the current answers, if there is one."""
+        raise_first(
+            [
+                (failure, f", worker {handle.index} (pid {handle.pid})")
+                for handle, outcome in self.outcomes()
+                for failure in outcome.failures
+            ]
+        )
 
     def late_envs(self) -> list[int]:
         """The envs of workers that have not answered."""
         return [env for handle in self.handles if handle.owes_reply for env in handle.env_ids]
 
-    def abandon(self) -> None:
-        """Give up the current call: late replies are dropped, the next command waits for them."""
-        for handle in self.handles:
-            handle.abandon()
+    @property
+    def is_broken(self) -> bool:
+        """Whether a worker has died."""
+        return self._death is not None
 
     def check(self) -> None:
-        """Raise ``FleetBroken`` if a worker has died."""
+        """Raise ``FleetBroken`` if the workers cannot be used."""
         if self._death is not None:
+            raise FleetBroken(f"this fleet lost a worker earlier: {self._death}") from self._death
+        if os.getpid() != self._owner:
             raise FleetBroken(
-                f"this fleet lost a worker earlier ({self._death}) Only close() is left."
-            ) from self._death
+                f"this fleet belongs to process {self._owner}; process {os.getpid()} is a fork of "
+                "it and must build a fleet of its own."
+            )
 
     def stop(self, timeout: float | None = None, *, terminate: bool = False) -> list[Failure]:
         """Stop every worker: ask, then SIGTERM, then SIGKILL; returns what ``env.close`` raised.
 
-        Does nothing in a forked child of the process that started the workers.
+        Does nothing the second time, and in a forked child of the process that started the workers.
         """
-        if os.getpid() != self._owner:
+        if self._stopped or os.getpid() != self._owner:
             return []
-        failures: list[Failure] = []
-        if not terminate and self._death is None:
-            failures = self._ask_to_close(CLOSE_PATIENCE if timeout is None else timeout)
+        self._stopped = True
+        if timeout is None:
+            timeout = CLOSE_PATIENCE if self._death is None else BROKEN_PATIENCE
+        deadline = Deadline(0.0 if terminate else timeout)
+        try:
+            return [] if terminate else self._ask_to_close(deadline)
+        finally:
+            self._end_processes(deadline)
+
+    def _ask_to_close(self, deadline: Deadline) -> list[Failure]:
         for handle in self.handles:
-            if handle.state is not WorkerState.GONE:
-                handle.process.terminate()
-        deadline = Deadline(TERM_PATIENCE)
+            if not handle.is_over:
+                handle.abandon()
+                with contextlib.suppress(WorkerDied):
+                    handle.post(handle.encode(Close()), Close())
+        while any(handle.owes_reply for handle in self.handles):
+            with contextlib.suppress(WorkerDied):
+                ready = self._bell.wait(deadline)
+                if not ready:
+                    break
+                for handle in ready:
+                    handle.receive()
+            for handle in self.handles:
+                if handle.is_over:
+                    self._bell.forget(handle)
+        return [failure for _, outcome in self.outcomes() for failure in outcome.failures]
+
+    def _end_processes(self, deadline: Deadline) -> None:
         for handle in self.handles:
-            handle.process.join(deadline.left())
-            if handle.process.is_alive():
-                handle.process.kill()
+            if handle.state is WorkerState.GONE:
+                handle.process.join(max(TERM_PATIENCE, deadline.left() or 0.0))
         for handle in self.handles:
+            handle.process.terminate()
+        patience = Deadline(TERM_PATIENCE)
+        for handle in self.handles:
+            handle.process.join(patience.left())
+        for handle in self.handles:
+            handle.process.kill()
             handle.process.join()
+            handle.process.close()
             handle.connection.close()
-        return failures
 
-    def _ask_to_close(self, timeout: float) -> list[Failure]:
-        deadline = Deadline(timeout)
-        try:
-            self.abandon()
-            self.post({handle.index: Close() for handle in self.handles}, "close")
-            self.gather(deadline)
-        except (WorkerDied, FleetBroken):
-            pass  # the rest of the ladder is for them
-        failures = []
-        for handle, outcome in self.outcomes():
-            handle.left()
-            failures += outcome.failures
-        return failures
 
-    def _post(self, handle: WorkerHandle, data: bytes, name: str) -> None:
-        try:
-            handle.post(data, name)
-        except WorkerDied as death:
-            self._death = death
-            raise
+@contextlib.contextmanager
+def _hide_missing_main() -> Iterator[None]:
+    """Keep multiprocessing from running a main module again that is no file (``python -``)."""
+    main = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    if path is None or os.path.exists(path):  # noqa: PTH110 - as multiprocessing will look
+        yield
+        return
+    del main.__file__
+    try:
+        yield
+    finally:
+        main.__file__ = path
 
 
 def _start(

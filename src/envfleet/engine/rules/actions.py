@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ def _collect(
 
 
 def _fixed_column(leaf: Leaf, items: Any, num_envs: int) -> Array:
-    batch = np.asarray(items)
+    batch = np.asarray(list(items) if isinstance(items, Iterator) else items)
     if batch.ndim == 0:
         # Gymnasium's words: people match on them.
         raise TypeError(f"Unable to iterate over the following elements: {items}")

@@ -9,8 +9,6 @@ An env that raised waits for ``reset`` too, in every mode.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
@@ -18,43 +16,30 @@ from numpy.typing import NDArray
 
 from envfleet.errors import name_envs
 
+Flags = NDArray[np.bool_]
 
-class ResetDuty:
-    """Which envs of a fleet must be reset by the caller before the next ``step``."""
 
-    def __init__(self, mode: AutoresetMode) -> None:
-        self._manual = mode == AutoresetMode.DISABLED
-        self._ended: set[int] = set()
-        self._failed: set[int] = set()
+def check_steppable(
+    mode: AutoresetMode, terminated: Flags, truncated: Flags, failed: Flags
+) -> None:
+    """Refuse to step while an env waits for ``reset``; the flags are those since its last reset.
 
-    def was_reset(self, envs: Iterable[int]) -> None:
-        """These envs were reset (or are about to be)."""
-        self._ended.difference_update(envs)
-        self._failed.difference_update(envs)
+    Raises:
+        ResetNeeded: naming the envs.
+    """
+    if _any(failed):
+        _refuse(failed, "raised an error")
+    if mode == AutoresetMode.DISABLED and (_any(terminated) or _any(truncated)):
+        _refuse(terminated | truncated, "ended their episode and autoreset_mode is DISABLED")
 
-    def has_failed(self, envs: Iterable[int]) -> None:
-        """These envs raised and are in an unknown state."""
-        self._failed.update(envs)
 
-    def has_stepped(self, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]) -> None:
-        """The whole fleet has stepped, with these flags."""
-        if self._manual:
-            self._ended.update(int(i) for i in np.flatnonzero(terminated | truncated))
+def _any(flags: Flags) -> bool:
+    return b"\1" in flags.tobytes()  # a fifth of the time of flags.any()
 
-    def check(self) -> None:
-        """Refuse to step while an env waits for ``reset``.
 
-        Raises:
-            ResetNeeded: naming the envs.
-        """
-        if not self._ended and not self._failed:
-            return
-        if self._failed:
-            why = "raised an error"
-        else:
-            why = "ended their episode and autoreset_mode is DISABLED"
-        waiting = self._failed or self._ended
-        raise ResetNeeded(
-            f"envs {name_envs(sorted(waiting))} {why}: reset them first, for example with "
-            "reset(options={'reset_mask': mask}). No env was stepped."
-        )
+def _refuse(waiting: Flags, why: str) -> None:
+    envs = [int(env) for env in np.flatnonzero(waiting)]
+    raise ResetNeeded(
+        f"envs {name_envs(envs)} {why}: reset them first, for example with "
+        "reset(options={'reset_mask': mask}). No env was stepped."
+    )

@@ -45,25 +45,37 @@ def _mask(values: Entries, num_envs: int) -> Array:
 def _column(key: str, values: Entries, num_envs: int) -> Any:
     if key == "final_obs":
         return _objects(values, num_envs)
+    first = values[0][1]
     kinds = {type(value) for _, value in values}
+    column = None
     if all(issubclass(kind, dict) for kind in kinds):
         return merge_infos(values, num_envs)
-    if all(_is_number(kind) for kind in kinds):
-        column = _numbers(values, kinds, num_envs)
+    if _is_number(type(first)):
+        if all(_is_number(kind) for kind in kinds) or all(_is_scalar(v) for _, v in values):
+            column = _numbers(values, kinds, num_envs)
     elif all(issubclass(kind, np.ndarray) for kind in kinds):
         column = _arrays(values, num_envs)
-    else:
-        column = None
     return _objects(values, num_envs) if column is None else column
 
 
 def _is_number(kind: type) -> bool:
+    """The types that Gymnasium opens a numeric column for; np.bool_ is not among them."""
     return kind in (int, float, bool) or issubclass(kind, np.number)
+
+
+def _is_scalar(value: Any) -> bool:
+    """What else fits into a numeric column that another env has opened."""
+    if isinstance(value, np.ndarray):
+        return value.ndim == 0 and value.dtype.kind in "biufc"
+    return isinstance(value, np.bool_) or _is_number(type(value))
 
 
 def _numbers(values: Entries, kinds: set[type], num_envs: int) -> Array | None:
     """A numeric column, or None if no dtype holds every value unchanged."""
-    dtype = np.result_type(*[np.dtype(kind) for kind in kinds])
+    if len(kinds) == 1:
+        dtype = _dtype(values[0][1])
+    else:
+        dtype = np.result_type(*{_dtype(value) for _, value in values})
     column = np.zeros(num_envs, dtype=dtype)
     try:
         if len(values) == num_envs:
@@ -95,10 +107,14 @@ def _arrays(values: Entries, num_envs: int) -> Array | None:
     return column
 
 
+def _dtype(value: Any) -> np.dtype[Any]:
+    return value.dtype if isinstance(value, (np.generic, np.ndarray)) else np.dtype(type(value))
+
+
 def _same(stored: Any, value: Any) -> bool:
     # Python compares a float and an int exactly; NumPy would round the int first.
     stored = stored.item()
-    value = value.item() if isinstance(value, np.generic) else value
+    value = value.item() if isinstance(value, (np.generic, np.ndarray)) else value
     return bool(stored == value or (stored != stored and value != value))  # noqa: PLR0124 - NaN
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,13 +29,23 @@ class ResetPlan:
             [self.options[k] for k in picked],
         )
 
+    def after(self, unsent: ResetPlan) -> ResetPlan:
+        """This plan, and what an earlier one that was never sent wanted of other envs."""
+        plans = {
+            env: (seed, options)
+            for plan in (unsent, self)
+            for env, seed, options in zip(plan.env_ids, plan.seeds, plan.options, strict=True)
+        }
+        env_ids = sorted(plans)
+        return ResetPlan(env_ids, [plans[e][0] for e in env_ids], [plans[e][1] for e in env_ids])
+
 
 def env_seeds(seed: Any, num_envs: int) -> list[int | None]:
     """One seed per env: ``seed + i`` from an integer, or a list's own entries.
 
     Raises:
         ValueError: a list of another length.
-        TypeError: neither an integer nor a sequence.
+        TypeError: neither an integer nor a sequence of integers and None.
     """
     if seed is None:
         return [None] * num_envs
@@ -49,7 +60,7 @@ def env_seeds(seed: Any, num_envs: int) -> list[int | None]:
             f"If seeds are passed as a list the length must match num_envs={num_envs} "
             f"but got length={len(seed)}."
         )
-    return [None if entry is None else int(entry) for entry in seed]
+    return [None if entry is None else operator.index(entry) for entry in seed]
 
 
 def plan_reset(seeds: list[int | None], options: Any, num_envs: int) -> ResetPlan:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from gymnasium import Space, spaces
-from gymnasium.vector.utils import create_empty_array
+from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
@@ -38,6 +38,17 @@ class Leaf:
     fixed: bool
     shape: tuple[int, ...] = ()
     dtype: np.dtype[Any] = _OBJECT
+
+    def single(self, row: Array) -> Any:
+        """A copy of one env's row, of the type the space samples: a scalar for Discrete."""
+        return row[()] if isinstance(self.space, spaces.Discrete) else row.copy()
+
+    def batch(self, values: tuple[Any, ...]) -> Any:
+        """The batch of a loose leaf's values: what is registered for a custom space, or a tuple."""
+        if not self.custom:
+            return values
+        out: Any = create_empty_array(self.space, n=len(values))
+        return concatenate(self.space, values, out)
 
     @property
     def custom(self) -> bool:
@@ -75,7 +86,7 @@ class Structure:
 
     def blank_loose(self) -> list[Any]:
         """What Gymnasium shows for the loose leaves of an env that was never reset."""
-        blanks = [create_empty_array(leaf.space, n=1) for leaf in self.loose]
+        blanks: list[Any] = [create_empty_array(leaf.space, n=1) for leaf in self.loose]
         return [None if blank is None else blank[0] for blank in blanks]
 
     def join(self, values: Sequence[Any]) -> Any:

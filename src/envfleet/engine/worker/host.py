@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -19,19 +19,41 @@ from envfleet.engine.rules.spaces import Structure
 
 EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 
-# KeyboardInterrupt is the user's, never an env's failure. SystemExit is: no env may end a worker.
-_ENV_FAILURES = (Exception, SystemExit)
-
 _NOTHING = object()
 """In place of the observation of an env that raised."""
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
-    """What a shard tells about its envs; a space equal to the first env's is None."""
+class ShardSpaces:
+    """The spaces of a shard's envs without repetition: many envs, usually one space."""
 
-    observation_spaces: list[Space[Any] | None]
-    action_spaces: list[Space[Any] | None]
+    distinct: list[Space[Any]]
+    which: list[int]
+    """Per env the position of its space in ``distinct``."""
+
+    @classmethod
+    def of(cls, spaces: Iterable[Space[Any]]) -> ShardSpaces:
+        """Compare each space with the first one only: that settles the usual case."""
+        found = cls([], [])
+        for space in spaces:
+            if not found.distinct or space != found.distinct[0]:
+                found.which.append(len(found.distinct))
+                found.distinct.append(space)
+            else:
+                found.which.append(0)
+        return found
+
+    def each(self) -> list[Space[Any]]:
+        """One space per env."""
+        return [self.distinct[k] for k in self.which]
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a shard tells about its envs; metadata and render mode are the first env's."""
+
+    observation_spaces: ShardSpaces
+    action_spaces: ShardSpaces
     metadata: dict[str, Any]
     render_mode: str | None
 
@@ -51,6 +73,9 @@ class EnvHost:
         self.first = first
         """The fleet's index of this shard's first env."""
         self.autoreset_mode = autoreset_mode
+        self.caught: tuple[type[BaseException], ...] = (Exception, SystemExit)
+        """What counts as a failure of an env. In the caller's own process KeyboardInterrupt does
+        not: it is the user's."""
         self.envs: list[gymnasium.Env[Any, Any]] = []
         self._due: list[bool] = []  # next-step autoreset: reset instead of the next step
 
@@ -75,8 +100,9 @@ class EnvHost:
         outcome = Outcome()
         for i, env_fn in enumerate(env_fns):
             try:
-                self.envs.append(self.make_env(i, env_fn))
-            except _ENV_FAILURES as error:
+                self.envs.append(env := self.make_env(i, env_fn))
+                _ = env.observation_space, env.action_space  # what is missing is missed here
+            except self.caught as error:
                 outcome.failures.append(Failure.capture(self.first + i, "construct", error))
                 self.close()
                 self.envs.clear()
@@ -86,23 +112,11 @@ class EnvHost:
 
     def describe(self) -> Description:
         """The envs' spaces, and the first env's metadata and render mode."""
-        first = self.envs[0]
-
-        def unless_equal(space: Space[Any], to: Space[Any]) -> Space[Any] | None:
-            return None if space == to else space
-
-        others = self.envs[1:]
         return Description(
-            [
-                first.observation_space,
-                *[unless_equal(e.observation_space, first.observation_space) for e in others],
-            ],
-            [
-                first.action_space,
-                *[unless_equal(e.action_space, first.action_space) for e in others],
-            ],
-            dict(first.metadata),
-            first.render_mode,
+            ShardSpaces.of(env.observation_space for env in self.envs),
+            ShardSpaces.of(env.action_space for env in self.envs),
+            dict(self.envs[0].metadata),
+            self.envs[0].render_mode,
         )
 
     def attach(self, views: Views, observations: Structure, actions: Structure) -> None:
@@ -111,6 +125,7 @@ class EnvHost:
         self._rewards = views.rewards
         self._terminated = views.terminated
         self._truncated = views.truncated
+        self._failed = views.failed
         self._has_loose = bool(observations.loose)
         count = len(self.envs)
         self._writer = ObservationWriter(observations, views.observations, self.first, count)
@@ -129,8 +144,9 @@ class EnvHost:
                 if info:
                     outcome.infos.append((env, _checked_info(info)))
                 self._due[i] = False
-            except _ENV_FAILURES as error:
-                outcome.failures.append(Failure.capture(env, "reset", error))
+                self._terminated[i] = self._truncated[i] = self._failed[i] = False
+            except self.caught as error:
+                self._fail(i, "reset", error, outcome)
         return self._with_loose(outcome)
 
     def step(self, columns: Sequence[Any]) -> Outcome:
@@ -161,9 +177,8 @@ class EnvHost:
                             self._due[i] = next_step
                 if info:
                     outcome.infos.append((self.first + len(rewards), _checked_info(info)))
-            except _ENV_FAILURES as error:
-                failure = Failure.capture(self.first + len(rewards), "step", error)
-                outcome.failures.append(failure)
+            except self.caught as error:
+                self._fail(len(rewards), "step", error, outcome)
                 observation, reward = _NOTHING, 0.0
             observations.append(observation)
             rewards.append(reward)
@@ -176,7 +191,7 @@ class EnvHost:
             self._rewards[:] = rewards
             if self._writer.write_all(observations):
                 return
-        except (TypeError, ValueError):
+        except Exception:  # noqa: BLE001, S110 - found out below, env by env
             pass
         for i, (observation, reward) in enumerate(zip(observations, rewards, strict=True)):
             if observation is _NOTHING:
@@ -184,8 +199,12 @@ class EnvHost:
             try:
                 self._rewards[i] = reward
                 self._writer.write(i, observation)
-            except _ENV_FAILURES as error:
-                outcome.failures.append(Failure.capture(self.first + i, "step", error))
+            except self.caught as error:
+                self._fail(i, "step", error, outcome)
+
+    def _fail(self, i: int, phase: str, error: BaseException, outcome: Outcome) -> None:
+        self._failed[i] = True
+        outcome.failures.append(Failure.capture(self.first + i, phase, error))
 
     def call(
         self, env_ids: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -219,7 +238,7 @@ class EnvHost:
             result = None
             try:
                 result = one(env - self.first)
-            except _ENV_FAILURES as error:
+            except self.caught as error:
                 outcome.failures.append(Failure.capture(env, phase, error))
             results.append(result)
         return outcome
@@ -233,7 +252,7 @@ class EnvHost:
             # The env may go on using the very objects it returned.
             final = self.first + i, deepcopy(self._final_writer.loose[i])
             outcome.final_loose = [*outcome.final_loose, final]
-        final_info = dict(_checked_info(info))
+        final_info = _own_copy(_checked_info(info))
         observation, reset_info = self.reset_env(i)
         return observation, {"final_info": final_info, **_checked_info(reset_info)}
 
@@ -241,6 +260,14 @@ class EnvHost:
         if self._has_loose:
             outcome.loose = list(self._writer.loose)
         return outcome
+
+
+def _own_copy(info: dict[str, Any]) -> dict[str, Any]:
+    """A copy that the env's reset cannot change; shallow where something in it resists copying."""
+    try:
+        return deepcopy(info)
+    except Exception:  # noqa: BLE001 - an env's objects may raise anything
+        return dict(info)
 
 
 def _checked_info(info: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from gymnasium.vector import AutoresetMode
 
 from envfleet.engine.arena.memory import map_shared
-from envfleet.engine.arena.views import Views, observation_arrays, shared_views
+from envfleet.engine.arena.views import shared_views
 from envfleet.engine.failures import Failure
 from envfleet.engine.messages import (
     Attach,
@@ -27,8 +27,8 @@ from envfleet.engine.messages import (
     decode_command,
     dumps,
     encode_outcome,
+    number_of,
 )
-from envfleet.engine.rules.spaces import Structure
 from envfleet.engine.worker import guard
 from envfleet.engine.worker.host import EnvFactory, EnvHost
 from envfleet.engine.worker.waiting import WaitMeter
@@ -73,12 +73,12 @@ class _Worker:
         try:
             job = pickle.loads(job) if isinstance(job, bytes) else job
             self.host = job.host_class(first, job.autoreset_mode)
-        except Exception as error:  # noqa: BLE001 - imports and a user's class may raise anything
-            outcome = Outcome(failures=[Failure.capture(first, "construct", error)])
-        else:
+            self.host.caught = (BaseException,)
             outcome = self.host.build(job.env_fns)
             if not outcome.failures:
                 outcome.results = [self.host.describe()]
+        except Exception as error:  # noqa: BLE001 - imports and a user's class may raise anything
+            outcome = Outcome(failures=[Failure.capture(first, "construct", error)])
         self._reply(0, outcome)
 
     def leave(self) -> None:
@@ -88,9 +88,17 @@ class _Worker:
 
     def serve(self) -> None:
         while True:
-            number, command = decode_command(self._connection.recv_bytes())
-            outcome = self._obey(command)
-            self._reply(number, outcome, command.env_ids if isinstance(command, Call) else ())
+            data = self._connection.recv_bytes()
+            command: Command | None = None
+            try:
+                command = decode_command(data)
+                outcome = self._obey(command)
+            except Exception as error:  # noqa: BLE001 - nothing that can be told may end a worker
+                phase = "receiving a command" if command is None else command.title
+                failure = Failure.capture(self._env_ids.start, phase, error)
+                outcome = Outcome(failures=[failure])
+            asked = command.env_ids if isinstance(command, Call) else ()
+            self._reply(number_of(data), outcome, asked)
             if isinstance(command, Close):
                 # Closed already: leaving must not close them twice.
                 self.host.envs.clear()
@@ -115,20 +123,15 @@ class _Worker:
         descriptor = reduction.recv_handle(self._connection)
         memory = map_shared(descriptor, command.layout.size)
         os.close(descriptor)
-        envs = self._env_ids
-        self._views = shared_views(command.layout, memory).shard(envs)
+        views = shared_views(command.layout, memory).shard(self._env_ids)
         self._sends_columns = not command.shared_memory
         if self._sends_columns:
-            self._use_own_columns(self._views, command.observations)
+            final = self.host.autoreset_mode == AutoresetMode.SAME_STEP
+            views = views.with_own_observations(command.observations.fixed, final=final)
+        self._views = views
         self._actions = command.actions
-        self.host.attach(self._views, command.observations, command.actions)
+        self.host.attach(views, command.observations, command.actions)
         return Outcome()
-
-    def _use_own_columns(self, views: Views, observations: Structure) -> None:
-        envs = len(self._env_ids)
-        views.observations = observation_arrays(observations.fixed, envs)
-        if self.host.autoreset_mode == AutoresetMode.SAME_STEP:
-            views.final_observations = observation_arrays(observations.fixed, envs)
 
     def _step(self, command: Step) -> Outcome:
         fixed, loose = iter(self._views.actions), iter(command.loose)
@@ -174,7 +177,7 @@ def _drop_unpicklable(outcome: Outcome, shard: range, asked: Sequence[int]) -> N
         return False
 
     outcome.infos = [
-        (env, {k: v for k, v in info.items() if not unpicklable(env, f"info[{k!r}]", v)})
+        (env, {k: v for k, v in info.items() if not unpicklable(env, f"info[{k!r}]", (k, v))})
         for env, info in outcome.infos
     ]
     outcome.results = [

@@ -1,0 +1,125 @@
+"""The leak check around every test, and the engines that conformance runs on."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+ENGINES = {"ours": ("serial", "process"), "gymnasium": ("gymnasium-sync", "gymnasium-async")}
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--engines",
+        choices=(*ENGINES, "all"),
+        default="ours",
+        help="run the conformance tests on envfleet's engines, on Gymnasium's own, or on both",
+    )
+
+
+def pytest_generate_tests(metafunc):
+    if "engine" in metafunc.fixturenames:
+        choice = metafunc.config.getoption("--engines")
+        chosen = [e for name, es in ENGINES.items() if choice in (name, "all") for e in es]
+        if only := metafunc.definition.get_closest_marker("engines"):
+            chosen = [engine for engine in chosen if engine.removeprefix("gymnasium-") in only.args]
+        metafunc.parametrize("engine", chosen)
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "engines(*kinds): which kinds of engine a test is about")
+    config.addinivalue_line("markers", "differs(row, on=...): a row of docs/differences.md")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        engine = getattr(item, "callspec", None) and item.callspec.params.get("engine", "")
+        for mark in item.iter_markers("differs"):
+            on = mark.kwargs.get("on", ("sync", "async"))
+            if engine and engine.startswith("gymnasium-") and engine.split("-")[1] in on:
+                item.add_marker(pytest.mark.xfail(strict=True, reason=mark.args[0]))
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    children: frozenset[int]
+    descriptors: frozenset[str]
+    threads: int
+    shared_memory: frozenset[str]
+
+    @classmethod
+    def take(cls) -> Snapshot:
+        return cls(
+            frozenset(_children()),
+            frozenset(_descriptors()),
+            threading.active_count(),
+            frozenset(os.listdir("/dev/shm")) if Path("/dev/shm").exists() else frozenset(),
+        )
+
+    def leaks(self, before: Snapshot) -> list[str]:
+        found = [f"process {pid}" for pid in self.children - before.children]
+        found += [f"descriptor {fd}" for fd in self.descriptors - before.descriptors]
+        found += [f"/dev/shm/{name}" for name in self.shared_memory - before.shared_memory]
+        if self.threads > before.threads:
+            found.append(f"{self.threads - before.threads} threads")
+        return found
+
+
+def _children():
+    for child in psutil.Process().children(recursive=True):
+        try:
+            command = " ".join(child.cmdline())
+            if child.status() != psutil.STATUS_ZOMBIE and not _is_helper(command):
+                yield child.pid
+        except psutil.NoSuchProcess:
+            pass
+
+
+def _is_helper(command: str) -> bool:
+    """multiprocessing's own processes live as long as the caller."""
+    return "multiprocessing.forkserver" in command or "multiprocessing.resource_tracker" in command
+
+
+def _descriptors():
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            yield f"{fd} -> {os.readlink(f'/proc/self/fd/{fd}')}"
+        except OSError:
+            pass  # the listing's own descriptor
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_up():
+    """Start what multiprocessing starts once per process, so that it is not counted as a leak."""
+    import multiprocessing as mp  # noqa: PLC0415
+    from multiprocessing import forkserver, resource_tracker  # noqa: PLC0415
+
+    resource_tracker.ensure_running()
+    forkserver.ensure_running()
+    process = mp.get_context("forkserver").Process(target=int)
+    process.start()
+    process.join()
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks(_warm_up):
+    """Nothing that a test starts or opens outlives it."""
+    gc.collect()
+    before = Snapshot.take()
+    yield
+    deadline = time.monotonic() + 5
+    while True:
+        gc.collect()
+        leaks = Snapshot.take().leaks(before)
+        if not leaks:
+            return
+        if time.monotonic() > deadline:
+            pytest.fail("left behind: " + ", ".join(leaks))
+        time.sleep(0.02)
