@@ -678,10 +678,16 @@ def test_an_unknown_autoreset_mode_is_refused(build):
 
 
 @differs("no-pickle")
-@pytest.mark.parametrize("copier", [pickle.dumps, copy.deepcopy], ids=["pickle", "deepcopy"])
-def test_a_fleet_cannot_be_copied_and_says_what_to_do(build, copier):
-    with pytest.raises(TypeError, match="[Pp]ickle the factory"):
-        copier(build([CounterEnv] * 2))
+def test_a_fleet_cannot_be_pickled_and_says_what_to_do(build):
+    with pytest.raises(TypeError, match="Pickle the factory"):
+        pickle.dumps(build([CounterEnv] * 2))
+
+
+# Not on Gymnasium's: a deep copy of AsyncVectorEnv closes the descriptors of the original.
+@pytest.mark.engines("serial", "process")
+def test_a_fleet_cannot_be_deep_copied_and_says_what_to_do(build):
+    with pytest.raises(TypeError, match="Pickle the factory"):
+        copy.deepcopy(build([CounterEnv] * 2))
 
 
 # Spaces that differ
@@ -963,8 +969,8 @@ def test_the_global_generators_differ_between_workers(build):
     random.seed(1)
     np.random.seed(1)
     numbers = build([GlobalDice] * 3, workers=3).call("roll")
-    assert len(set(numbers)) == 3
     assert len({python for python, _ in numbers}) == 3
+    assert len({numpy for _, numpy in numbers}) == 3
 
 
 class GlobalDice(CounterEnv):

@@ -43,6 +43,7 @@ def test_actions_of_a_kindred_dtype_arrive_in_the_spaces_dtype():
     for space, actions, expected in [
         (spaces.Discrete(3), [0, 1, 2], np.array([0, 1, 2])),
         (spaces.Discrete(3), (np.int8(0), 1, True), np.array([0, 1, 1])),
+        (spaces.Discrete(3), iter([2, 1, 0]), np.array([2, 1, 0])),
         (spaces.Discrete(3, dtype=np.int32), np.arange(3, dtype="u1"), np.arange(3, dtype="i4")),
         (spaces.Box(0, 1, (1,)), [[0], [1], [0.5]], np.array([[0], [1], [0.5]], np.float32)),
         (spaces.Box(0, 1, ()), np.ones(3), np.ones(3, np.float32)),

@@ -16,12 +16,7 @@ from nested import FIXED, PROPERTY, nested_spaces, same
 
 from envfleet.engine.arena.layout import ALIGNMENT, plan_layout
 from envfleet.engine.arena.memory import allocate, map_shared
-from envfleet.engine.arena.views import (
-    ObservationWriter,
-    observation_arrays,
-    private_views,
-    shared_views,
-)
+from envfleet.engine.arena.views import ObservationWriter, private_views, shared_views
 from envfleet.engine.rules.spaces import Structure
 from envfleet.errors import ObservationMismatch
 
@@ -49,7 +44,7 @@ def boxes():
 def all_columns(layout_or_views):
     it = layout_or_views
     return [
-        *(it.rewards, it.terminated, it.truncated),
+        *(it.rewards, it.terminated, it.truncated, it.failed),
         *(*it.actions, *it.observations, *it.final_observations),
     ]
 
@@ -73,7 +68,7 @@ def mapped(layout):
 
 def writer_on(space, count=3, first=0):
     structure = Structure(space)
-    columns = observation_arrays(structure.fixed, count)
+    columns = private_views(count, structure.fixed, final=False).observations
     return ObservationWriter(structure, columns, first, count), columns
 
 
@@ -110,8 +105,8 @@ def test_columns_have_a_row_per_env_in_the_leafs_shape_and_dtype(n, observations
     assert found(layout.actions) == expected(actions)
     assert found(layout.final_observations) == (expected(observations) if final else [])
     flags = ((n,), np.dtype(bool))
-    rest = found([layout.rewards, layout.terminated, layout.truncated])
-    assert rest == [((n,), np.dtype("f8")), flags, flags]
+    rest = found([layout.rewards, layout.terminated, layout.truncated, layout.failed])
+    assert rest == [((n,), np.dtype("f8")), flags, flags, flags]
 
 
 def test_an_arena_is_never_empty():
@@ -208,6 +203,31 @@ def test_private_views_have_the_observations_columns_and_none_for_actions(final)
     expected = layout_of(3, [leaf.space for leaf in Structure(ROBOT).leaves], [], final)
     for found, planned in zip(all_columns(views), all_columns(expected), strict=True):
         assert (found.shape, found.dtype, found.any()) == (planned.shape, planned.dtype, False)
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_views_with_own_observations_share_all_but_those(final):
+    shared = mapped(layout_of(3, [box((2,))], [box((), "i8")], final=True))
+    own = shared.with_own_observations(Structure(box((2,))).leaves, final=final)
+    assert len(own.final_observations) == final
+    for column in all_columns(own):
+        column[...] = 1
+    assert all(column.all() for column in all_columns(own))
+    for column in (*shared.observations, *shared.final_observations):
+        assert not column.any()
+    rest = (shared.rewards, shared.terminated, shared.truncated, shared.failed, *shared.actions)
+    assert all(column.all() for column in rest)
+
+
+def test_detached_views_keep_what_was_there():
+    views = mapped(layout_of(3, [box((2,)), box(())], [], final=False))
+    for column in all_columns(views):
+        column[1] = 1
+    kept = views.detached()
+    expected = [column.copy() for column in all_columns(views)]
+    for column in all_columns(views):
+        column[...] = 0
+    assert same(all_columns(kept), expected)
 
 
 # The writer, env by env

@@ -152,9 +152,8 @@ def test_numbers_of_several_kinds_get_their_common_dtype_in_any_order():
         [(1, "a"), (None, 0.5), ([1, 2], [3, 4]), (1, np.zeros(2)), ("a", np.zeros(2))],
         [({"y": 1}, 1), ({"y": 1}, None), (np.zeros(2), {"y": 1})],
         [(np.datetime64("2020-01-01"), np.datetime64("2020-01-02"))],
-        [(np.timedelta64(5, "s"), np.timedelta64(1, "D")), (np.timedelta64(5, "s"), 3)],
     ],
-    ids=["rounded", "unsigned", "huge", "others", "dicts", "dates", "durations"],
+    ids=["rounded", "unsigned", "huge", "others", "dicts", "dates"],
 )
 def test_values_that_fit_no_dtype_unchanged_become_objects_in_any_order(rows):
     for values in rows:
@@ -162,16 +161,52 @@ def test_values_that_fit_no_dtype_unchanged_become_objects_in_any_order(rows):
         assert same(column(*values[::-1]), objects_of(*values[::-1]))
 
 
-@pytest.mark.parametrize("value", [2**63, np.timedelta64(5, "s"), "text"], ids=repr)
+@pytest.mark.parametrize("value", [2**63, "text"], ids=repr)
 def test_an_object_column_has_none_for_the_envs_without_the_key(value):
     merged = merge_infos([(1, {"x": value})], 3)
     assert same(merged["x"], objects_of(None, value, None))
     assert merged["_x"].tolist() == [False, True, False]
 
 
-def test_python_and_numpy_booleans_fit_one_array_as_in_gymnasium():
-    entries = [(env, {"x": value}) for env, value in enumerate((True, np.False_, False))]
-    assert same(merge_infos(entries, 3), as_gymnasium(entries, 3))
+@pytest.mark.parametrize(
+    "others",
+    [
+        (np.timedelta64(1, "D"), np.timedelta64(3, "m")),
+        (np.timedelta64(7, "M"),),
+        (3,),
+        (0.5,),
+    ],
+    ids=["unit", "months", "int", "float"],
+)
+def test_durations_are_never_changed(others):
+    values = (np.timedelta64(5, "s"), *others)
+    for ordered in (values, values[::-1]):
+        found = column(*ordered)
+        assert found.dtype == object or found.dtype.kind == "m"
+        assert all(type(a) is type(b) for a, b in zip(found, ordered, strict=True))
+        assert all(a == b for a, b in zip(found, ordered, strict=True))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (True, np.False_, False),
+        (np.False_, True, False),
+        (2, np.True_),
+        (1, np.array(5)),
+        (0.5, np.array(5), np.float64(1)),
+        (np.array(5), 1),
+    ],
+)
+def test_scalars_that_fit_the_column_gymnasium_opens_look_as_in_gymnasium(values):
+    entries = [(env, {"x": value}) for env, value in enumerate(values)]
+    assert same(merge_infos(entries, len(values)), as_gymnasium(entries, len(values)))
+
+
+def test_a_scalar_array_that_gymnasium_would_round_gets_the_common_dtype():
+    assert same(column(1, np.array(0.5)), np.array([1.0, 0.5]))
+    assert same(column(2**53 + 1, np.array(0.5)), objects_of(2**53 + 1, np.array(0.5)))
+    assert same(column(1, np.array("a")), objects_of(1, np.array("a")))
 
 
 def test_arrays_of_several_dtypes_get_their_common_dtype():

@@ -53,10 +53,10 @@ def test_what_is_no_integer_and_no_list_is_refused():
             env_seeds(seed, 3)
 
 
-@pytest.mark.parametrize("seed", [[1.5, 2, 3], np.array([1.5, 2, 3]), ["1", "2", "3"]])
-def test_a_list_of_anything_but_integers_is_refused_not_rounded(seed):
-    with pytest.raises(TypeError):
-        env_seeds(seed, 3)
+def test_a_list_of_anything_but_integers_is_refused_not_rounded():
+    for seed in ([1.5, 2, 3], np.array([1.5, 2, 3]), ["1", "2", "3"]):
+        with pytest.raises((TypeError, ValueError)):
+            env_seeds(seed, 3)
 
 
 def test_without_options_every_env_is_reset():
@@ -129,6 +129,26 @@ def test_shards_take_just_their_own_part_of_a_plan(envs, cuts):
         mine = [i for i in ids if start <= i < stop]
         expected = ResetPlan(mine, [100 + i for i in mine], [{"env": i} for i in mine])
         assert plan.shard(range(start, stop)) == expected
+
+
+PLANS = st.dictionaries(st.integers(0, 5), st.integers(0, 9)).map(
+    lambda wanted: ResetPlan(
+        sorted(wanted),
+        [wanted[i] for i in sorted(wanted)],
+        [{"n": wanted[i]} for i in sorted(wanted)],
+    )
+)
+
+
+@PROPERTY
+@given(PLANS, PLANS)
+def test_a_plan_after_an_unsent_one_overrides_it_env_by_env(plan, unsent):
+    def by_env(plan):
+        return dict(zip(plan.env_ids, zip(plan.seeds, plan.options, strict=True), strict=True))
+
+    both = plan.after(unsent)
+    assert by_env(both) == {**by_env(unsent), **by_env(plan)}
+    assert both.env_ids == sorted({*plan.env_ids, *unsent.env_ids})
 
 
 @PROPERTY

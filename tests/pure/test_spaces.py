@@ -6,7 +6,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 from gymnasium import Space, spaces
-from gymnasium.vector.utils import create_empty_array
+from gymnasium.vector.utils import concatenate, create_empty_array
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -85,6 +85,23 @@ def test_blank_loose_values_are_those_of_gymnasiums_empty_batch():
     for space in (*LOOSE, spaces.Text(5, min_length=2), spaces.Sequence(FIXED[0], stack=True)):
         both = spaces.Tuple((FIXED[0], space))
         assert same(Structure(both).blank_loose(), [create_empty_array(space, n=3)[0]])
+
+
+def test_a_single_row_is_a_copy_of_the_type_that_the_space_samples():
+    for space in FIXED:
+        (leaf,) = Structure(space).leaves
+        values = samples(space, 1, 2)
+        column = np.array(values)
+        found = [leaf.single(column[i, ...]) for i in range(2)]
+        column[...] = 0
+        assert same(found, values)
+
+
+def test_a_batch_of_loose_values_is_what_gymnasium_concatenates():
+    for space in (*LOOSE, Odd()):
+        (leaf,) = Structure(space).leaves
+        values = tuple(object() for _ in range(3)) if leaf.custom else tuple(samples(space, 1, 3))
+        assert same(leaf.batch(values), concatenate(space, values, create_empty_array(space, n=3)))
 
 
 def test_a_custom_space_is_blank_as_none():

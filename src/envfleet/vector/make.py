@@ -26,8 +26,8 @@ _BACKENDS: dict[str, Callable[..., Fleet[Any, Any]]] = {
     "serial": SerialVectorEnv,
     "process": ProcessVectorEnv,
 }
-_PEERS = {"serial": "sync", "process": "async"}
-"""Our backends in the words of ``make_vec(vectorization_mode=...)``."""
+_BACKEND_OF_MODE = {"sync": "serial", "async": "process"}
+"""The words of ``make_vec(vectorization_mode=...)`` in ours."""
 
 
 def make(
@@ -37,7 +37,7 @@ def make(
     backend: str = "auto",
     workers: int | None = None,
     autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
-    wrappers: Sequence[Wrapper] = (),
+    wrappers: Sequence[Wrapper] | None = (),
     vector_kwargs: dict[str, Any] | None = None,
     **env_kwargs: Any,
 ) -> Fleet[Any, Any]:
@@ -64,19 +64,30 @@ def make(
         ValueError: an unknown backend, a bad number of envs, or options that contradict each other.
         gymnasium.error.Error: the id is unknown.
     """
-    order = _Order(
-        num_envs=num_envs,
-        backend=backend,
-        workers=workers,
-        autoreset_mode=AutoresetMode(autoreset_mode),
-        wrappers=tuple(wrappers),
-        vector_kwargs=dict(vector_kwargs or {}),
-        env_kwargs=env_kwargs,
-    )
-    order.check()
+    _check_words(backend, num_envs, env_kwargs)
+    options = _engine_options(workers, autoreset_mode, vector_kwargs or {})
+    wrappers = tuple(wrappers or ())
     if isinstance(env, str):
         env = _find_spec(env)
-    return order.from_spec(env) if isinstance(env, EnvSpec) else order.from_factories(env)
+    if not isinstance(env, EnvSpec):
+        return _build(backend, _factories(env, num_envs, wrappers, env_kwargs), options)
+
+    spec, kwargs, said = _split_spec(env)
+    if spec.entry_point is None:
+        raise gymnasium.error.Error(
+            f"Cannot create vectorized environment for {spec.id} because it doesn't have an entry "
+            "point defined."
+        )
+    # As in make_vec: what the spec of an earlier fleet says about that fleet wins.
+    num_envs = said.get("num_envs", num_envs)
+    wrappers = tuple(said.get("wrappers", wrappers))
+    options.update(said.get("vector_kwargs", {}))
+    if backend == "auto":
+        backend = _BACKEND_OF_MODE.get(said.get("vectorization_mode", ""), "auto")
+    kwargs.update(env_kwargs)
+    envs = _build(backend, [SpecFactory(spec, kwargs, wrappers)] * num_envs, options)
+    envs.spec = _fleet_spec(envs, SpecFactory(spec, kwargs, wrappers), options)
+    return envs
 
 
 @dataclass(frozen=True)
@@ -110,103 +121,91 @@ def _wrap(env: gymnasium.Env[Any, Any], wrappers: Sequence[Wrapper]) -> gymnasiu
     return env
 
 
-@dataclass
-class _Order:
-    """What the caller of ``make`` asked for."""
+def _check_words(backend: str, num_envs: Any, env_kwargs: dict[str, Any]) -> None:
+    """Refuse what no engine understands, before anything is built."""
+    if backend not in ("auto", *_BACKENDS):
+        names = ", ".join(repr(name) for name in ("auto", *_BACKENDS))
+        raise ValueError(f"`backend` must be one of {names}, got {backend!r}")
+    if not isinstance(num_envs, (int, np.integer)) or num_envs < 1:
+        raise ValueError(f"`num_envs` must be a positive integer, got {num_envs!r}")
+    if "vectorization_mode" in env_kwargs:
+        raise TypeError("vectorization_mode is backend='serial' | 'process' | 'auto' here")
+    known = inspect.signature(ProcessVectorEnv).parameters.keys() - {"env_fns"}
+    if misplaced := sorted(known & env_kwargs.keys()):
+        hint = ", ".join(f"{name!r}: ..." for name in misplaced)
+        raise TypeError(
+            f"{', '.join(misplaced)}: an option of the engine, not of the env; pass "
+            f"vector_kwargs={{{hint}}}"
+        )
 
-    num_envs: int
-    backend: str
-    workers: int | None
-    autoreset_mode: AutoresetMode
-    wrappers: tuple[Wrapper, ...]
-    vector_kwargs: dict[str, Any]
-    env_kwargs: dict[str, Any]
 
-    def check(self) -> None:
-        """Refuse what no engine understands, before anything is built."""
-        if self.backend not in ("auto", *_BACKENDS):
-            names = ", ".join(repr(name) for name in ("auto", *_BACKENDS))
-            raise ValueError(f"`backend` must be one of {names}, got {self.backend!r}")
-        if not isinstance(self.num_envs, (int, np.integer)) or self.num_envs < 1:
-            raise ValueError(f"`num_envs` must be a positive integer, got {self.num_envs!r}")
-        options = set(inspect.signature(ProcessVectorEnv).parameters) - {"env_fns"}
-        if misplaced := sorted(options & self.env_kwargs.keys()):
-            hint = ", ".join(f"{name!r}: ..." for name in misplaced)
-            raise TypeError(
-                f"{', '.join(misplaced)}: an option of the engine, not of the env; pass "
-                f"vector_kwargs={{{hint}}}"
-            )
-        if twice := sorted({"workers", "autoreset_mode"} & self.vector_kwargs.keys()):
-            raise ValueError(f"{', '.join(twice)}: pass it to make() itself, not in vector_kwargs")
+def _engine_options(
+    workers: int | None, autoreset_mode: str | AutoresetMode, vector_kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """One dict of engine options; the two that ``make`` takes itself may be in either place."""
+    own: dict[str, Any] = {}
+    if workers is not None:
+        own["workers"] = workers
+    if AutoresetMode(autoreset_mode) != AutoresetMode.NEXT_STEP:
+        own["autoreset_mode"] = AutoresetMode(autoreset_mode)
+    if twice := sorted(own.keys() & vector_kwargs.keys()):
+        raise ValueError(f"{', '.join(twice)}: given twice, to make() and in vector_kwargs")
+    return {**own, **vector_kwargs}
 
-    def from_spec(self, given: EnvSpec) -> Fleet[Any, Any]:
-        """As ``make_vec``: what the spec of an earlier fleet says about the fleet wins."""
-        spec = copy.deepcopy(given)
-        kwargs, spec.kwargs = {**spec.kwargs, **self.env_kwargs}, {}
-        self.num_envs = kwargs.pop("num_envs", self.num_envs)
-        self.wrappers = tuple(kwargs.pop("wrappers", self.wrappers))
-        if "vector_kwargs" in kwargs:
-            self.vector_kwargs = dict(kwargs.pop("vector_kwargs"))
-            earlier = self.vector_kwargs.pop("autoreset_mode", self.autoreset_mode)
-            self.autoreset_mode = AutoresetMode(earlier)
-        mode = kwargs.pop("vectorization_mode", None)
-        if self.backend == "auto":
-            self.backend = next((ours for ours, peer in _PEERS.items() if peer == mode), "auto")
-        if spec.entry_point is None:
-            raise gymnasium.error.Error(
-                f"Cannot create vectorized environment for {spec.id} because it doesn't have an "
-                "entry point defined."
-            )
-        envs = self._build([SpecFactory(spec, kwargs, self.wrappers)] * self.num_envs)
-        envs.spec = self._fleet_spec(envs, spec, kwargs)
-        return envs
 
-    def from_factories(self, env: Any) -> Fleet[Any, Any]:
-        """One function for all envs, or a list with one per env."""
-        if callable(env):
-            builders = [env] * self.num_envs
-        elif isinstance(env, Sequence) and env and all(callable(build) for build in env):
-            builders = list(env)
-            if self.num_envs not in (1, len(builders)):
-                raise ValueError(
-                    f"num_envs={self.num_envs}, but the list has {len(builders)} factories"
-                )
-        else:
-            raise TypeError(
-                "`env` must be an id, an EnvSpec, a function that builds an env, or a list of such "
-                f"functions, got {type(env).__name__}"
-            )
-        if self.env_kwargs:
-            builders = [functools.partial(build, **self.env_kwargs) for build in builders]
-        if self.wrappers:
-            builders = [WrappedFactory(build, self.wrappers) for build in builders]
-        return self._build(builders)
+def _split_spec(given: EnvSpec) -> tuple[EnvSpec, dict[str, Any], dict[str, Any]]:
+    """A spec without arguments, the env's arguments, and what is said about a fleet."""
+    spec = copy.deepcopy(given)
+    kwargs, spec.kwargs = spec.kwargs, {}
+    fleet_words = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
+    said = {word: kwargs.pop(word) for word in fleet_words if word in kwargs}
+    return spec, kwargs, said
 
-    def _build(self, factories: Sequence[EnvFactory]) -> Fleet[Any, Any]:
-        backend = self.backend
-        if backend == "auto":
-            backend = "serial" if len(factories) == 1 and self.workers is None else "process"
-        options = dict(self.vector_kwargs)
-        if backend == "process":
-            options["workers"] = self.workers
-        elif self.workers is not None:
-            raise ValueError(f"workers={self.workers} needs backend='process', not {backend!r}")
-        return _BACKENDS[backend](factories, autoreset_mode=self.autoreset_mode, **options)
 
-    def _fleet_spec(self, envs: Fleet[Any, Any], spec: EnvSpec, kwargs: dict[str, Any]) -> EnvSpec:
-        """The spec ``make_vec`` would have set, without options that only envfleet has."""
-        process = isinstance(envs, ProcessVectorEnv)
-        peer = inspect.signature(AsyncVectorEnv if process else SyncVectorEnv).parameters
-        options = {k: v for k, v in self.vector_kwargs.items() if k in peer and k != "worker"}
-        if self.autoreset_mode != AutoresetMode.NEXT_STEP:
-            options["autoreset_mode"] = self.autoreset_mode
-        mode = _PEERS["process" if process else "serial"]
-        fleet_spec = copy.deepcopy(spec)
-        fleet_spec.kwargs = {**kwargs, "vectorization_mode": mode}
-        if envs.num_envs != 1:
-            fleet_spec.kwargs["num_envs"] = envs.num_envs
-        if options:
-            fleet_spec.kwargs["vector_kwargs"] = options
-        if self.wrappers:
-            fleet_spec.kwargs["wrappers"] = self.wrappers
-        return fleet_spec
+def _factories(
+    env: Any, num_envs: int, wrappers: tuple[Wrapper, ...], env_kwargs: dict[str, Any]
+) -> list[EnvFactory]:
+    """One function for all envs, or a list with one per env."""
+    if callable(env):
+        builders = [env] * num_envs
+    elif isinstance(env, Sequence) and env and all(callable(build) for build in env):
+        builders = list(env)
+        if num_envs not in (1, len(builders)):
+            raise ValueError(f"num_envs={num_envs}, but the list has {len(builders)} factories")
+    else:
+        raise TypeError(
+            "`env` must be an id, an EnvSpec, a function that builds an env, or a list of such "
+            f"functions, got {type(env).__name__}"
+        )
+    if env_kwargs:
+        builders = [functools.partial(build, **env_kwargs) for build in builders]
+    if wrappers:
+        builders = [WrappedFactory(build, wrappers) for build in builders]
+    return builders
+
+
+def _build(
+    backend: str, factories: Sequence[EnvFactory], options: dict[str, Any]
+) -> Fleet[Any, Any]:
+    if backend == "auto":
+        backend = "serial" if len(factories) == 1 and "workers" not in options else "process"
+    unknown = options.keys() - inspect.signature(_BACKENDS[backend]).parameters.keys()
+    if unknown:
+        raise TypeError(f"backend={backend!r} has no option {', '.join(sorted(unknown))}")
+    return _BACKENDS[backend](factories, **options)
+
+
+def _fleet_spec(envs: Fleet[Any, Any], factory: SpecFactory, options: dict[str, Any]) -> EnvSpec:
+    """The spec ``make_vec`` would have set, without options that only envfleet has."""
+    process = isinstance(envs, ProcessVectorEnv)
+    peer = inspect.signature(AsyncVectorEnv if process else SyncVectorEnv).parameters
+    shared = {k: v for k, v in options.items() if k in peer and k != "worker"}
+    spec = copy.deepcopy(factory.spec)
+    spec.kwargs = {**factory.kwargs, "vectorization_mode": "async" if process else "sync"}
+    if envs.num_envs != 1:
+        spec.kwargs["num_envs"] = envs.num_envs
+    if shared:
+        spec.kwargs["vector_kwargs"] = shared
+    if factory.wrappers:
+        spec.kwargs["wrappers"] = factory.wrappers
+    return spec
