@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: test bench lint format clean
 
 test: .venv/installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --engines=all
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/engines.py

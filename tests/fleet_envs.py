@@ -1,4 +1,4 @@
-"""Environments for the tests: deterministic from their seed, and telling about what they receive."""
+"""Environments for the tests: deterministic from their seed, telling what they receive."""
 
 from __future__ import annotations
 
@@ -104,13 +104,13 @@ class CustomSpace(gym.Space):
 
 
 class CounterEnv(gym.Env):
-    """Observes how often it was reset and stepped; every behaviour is switched on by an argument."""
+    """Observes how often it was reset and stepped; arguments switch everything else on."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 7}  # noqa: RUF012
     observation_space = spaces.Box(0, np.inf, (2,), np.float32)
     action_space = spaces.Discrete(3)
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         length: int = 10**9,
         sleep: float = 0.0,

@@ -42,6 +42,17 @@ ENGINES = {
 }
 IN_PROCESS = ("serial", "gymnasium-sync")
 
+
+def pytest_generate_tests(metafunc):
+    """Run each test on the engines that --engines asks for and that it is about."""
+    if "engine" in metafunc.fixturenames:
+        choice = metafunc.config.getoption("--engines")
+        chosen = [e for e in ENGINES if choice == "all" or (choice == "ours") == ("-" not in e)]
+        if only := metafunc.definition.get_closest_marker("engines"):
+            chosen = [e for e in chosen if e.removeprefix("gymnasium-") in only.args]
+        metafunc.parametrize("engine", chosen)
+
+
 differs = pytest.mark.differs
 only_async = pytest.mark.engines("process", "async")
 
@@ -289,8 +300,10 @@ def test_options_may_be_a_list_with_one_dict_per_env(build):
         (
             np.array([False, False]),
             ValueError,
-            "`options['reset_mask']` must contain a boolean array with at least one True value, "
-            "got reset_mask=[False False]",
+            (
+                "`options['reset_mask']` must contain a boolean array with at least one True "
+                "value, got reset_mask=[False False]"
+            ),
         ),
     ],
 )

@@ -31,7 +31,7 @@ def test_each_env_gets_the_action_that_gymnasium_would_give_it(space, seed, num_
     actions = batched.sample()
     structure = Structure(space)
     found = action_columns(structure, actions, num_envs)
-    assert same(structure.rows(found), list(iterate(batched, actions)))
+    assert same(list(structure.rows(found)), list(iterate(batched, actions)))
     for leaf, column in zip(structure.leaves, found, strict=True):
         if leaf.fixed:
             assert (column.shape, column.dtype) == ((num_envs, *leaf.shape), leaf.dtype)

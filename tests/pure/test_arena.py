@@ -442,11 +442,29 @@ def test_arrays_of_other_shapes_or_numbers_are_never_written_at_once(shape, batc
         assert not writer_on(nested, 2)[0].write_all(pairs)
 
 
-def test_arrays_of_other_dtypes_are_never_written_at_once():
-    for dtype in ("f8", "i4", "?", ">f4", "c8", "O"):
-        writer, _ = writer_on(box((4,)), 2)
-        assert not writer.write_all([floats(4), np.ones(4, dtype)])
-        assert not writer.write_all([np.ones(4, dtype)] * 2)
+@pytest.mark.parametrize("dtype", ["f2", "f8", "i4", "u8", "?", ">f4"])
+def test_numbers_of_other_dtypes_are_written_at_once_into_a_float_leaf(dtype):
+    writer, (column,) = writer_on(box((4,)), 2)
+    assert writer.write_all([floats(4), np.array([0, 1, 1, 0], dtype)])
+    assert column.tolist() == [[0, 0, 0, 0], [0, 1, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("leaf", "dtype"),
+    [
+        ("f4", "c8"),
+        ("f4", "O"),
+        ("f4", "U3"),
+        ("i4", "i8"),
+        ("i4", "?"),
+        ("u1", "i1"),
+        ("i2", "f4"),
+    ],
+)
+def test_what_needs_a_closer_look_is_never_written_at_once(leaf, dtype):
+    writer, _ = writer_on(spaces.Box(0, 1, (4,), np.dtype(leaf)), 2)
+    assert not writer.write_all([np.ones(4, leaf), np.ones(4, dtype)])
+    assert not writer.write_all([np.ones(4, dtype)] * 2)
 
 
 @PROPERTY

@@ -206,7 +206,8 @@ def test_scalars_that_fit_the_column_gymnasium_opens_look_as_in_gymnasium(values
 def test_a_scalar_array_that_gymnasium_would_round_gets_the_common_dtype():
     assert same(column(1, np.array(0.5)), np.array([1.0, 0.5]))
     assert same(column(2**53 + 1, np.array(0.5)), objects_of(2**53 + 1, np.array(0.5)))
-    assert same(column(1, np.array("a")), objects_of(1, np.array("a")))
+    for other in (np.array("a"), np.array(None)):
+        assert same(column(1, other), objects_of(1, other))
 
 
 def test_arrays_of_several_dtypes_get_their_common_dtype():

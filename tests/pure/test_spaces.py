@@ -44,7 +44,7 @@ def test_rows_undo_columns(space, seed, count):
     values = samples(space, seed, count)
     columns = structure.columns(values)
     assert [len(column) for column in columns] == [count] * len(structure.leaves)
-    assert same(structure.rows(columns), values)
+    assert same(list(structure.rows(columns)), values)
 
 
 @PROPERTY

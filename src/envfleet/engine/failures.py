@@ -59,7 +59,12 @@ class Failure:
                 error.__cause__ = told
         if not isinstance(error, BaseException):
             error = told
-        error.add_note(f"raised by env {self.env} in {self.phase}{place}")
+        note = f"raised by env {self.env} in {self.phase}{place}"
+        try:
+            error.add_note(note)
+        except Exception:  # noqa: BLE001 - a frozen exception cannot be annotated
+            error = told
+            error.add_note(note)
         return error
 
 
@@ -102,7 +107,11 @@ def _pickle_exception(error: BaseException | None) -> bytes | None:
         return None
     try:
         data = dumps(error, by_reference=True)
-        if len(data) > LARGEST_EXCEPTION or type(pickle.loads(data)) is not type(error):
+        if len(data) > LARGEST_EXCEPTION:
+            return None
+        # A constructor that does more than pass its arguments on gives another text each time.
+        twin = pickle.loads(data)
+        if type(twin) is not type(error) or str(twin) != str(error):
             return None
     except Exception:  # noqa: BLE001 - __reduce__ and constructors may do anything
         return None

@@ -110,8 +110,9 @@ class Outcome:
 
     def is_silent(self) -> bool:
         """Whether everything the caller needs is in the arena."""
-        told = self.infos or self.failures or self.results or self.loose or self.observations
-        return not (told or self.waits)
+        told = self.infos or self.failures or self.results or self.waits
+        carried = self.loose or self.final_loose or self.observations or self.final_observations
+        return not (told or carried)
 
 
 _PLAIN_STEP = Step()

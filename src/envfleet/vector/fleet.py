@@ -21,7 +21,7 @@ from envfleet.engine.failures import Failure
 from envfleet.engine.messages import Outcome
 from envfleet.engine.rules.autoreset import check_steppable
 from envfleet.engine.rules.infos import merge_infos
-from envfleet.engine.rules.spaces import Structure
+from envfleet.engine.rules.spaces import Array, Structure
 from envfleet.engine.worker.host import Description, ShardSpaces
 
 ObservationMode = str | tuple[Space[Any], Space[Any]]
@@ -213,14 +213,12 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
     def _absorb(self, answers: Answers) -> None:
         """Take over what answers carry of the envs' state, also when others have failed."""
         for envs, outcome in answers:
-            rows = slice(envs.start, envs.stop)
             if outcome.loose:
-                self._loose[rows] = outcome.loose
-            for column, block in zip(self._views.observations, outcome.observations, strict=False):
-                column[rows] = block
-            finals = zip(self._views.final_observations, outcome.final_observations, strict=False)
-            for column, block in finals:
-                column[rows] = block
+                self._loose[envs.start : envs.stop] = outcome.loose
+            if outcome.observations:
+                shard = self._views.shard(envs)
+                _copy_columns(outcome.observations, shard.observations)
+                _copy_columns(outcome.final_observations, shard.final_observations)
 
     def _answer_reset(self, answers: Answers) -> tuple[ObsType, dict[str, Any]]:
         return self._batch(copy=self.copy), merge_infos(_infos(answers), self.num_envs)
@@ -300,6 +298,12 @@ def _infos(answers: Answers) -> list[tuple[int, dict[str, Any]]]:
     if len(answers) == 1:
         return answers[0][1].infos
     return [entry for _, outcome in answers for entry in outcome.infos]
+
+
+def _copy_columns(blocks: Sequence[Array], columns: Sequence[Array]) -> None:
+    """Copy blocks where there are any: final observations come only when an episode ended."""
+    for block, column in zip(blocks, columns, strict=False):
+        column[...] = block
 
 
 def warn_of_close(failures: Sequence[Failure]) -> None:

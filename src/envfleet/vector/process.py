@@ -68,7 +68,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
 
     def __init__(
         self,
-        env_fns: Sequence[Callable[[], Env[Any, Any]]],
+        env_fns: Iterable[Callable[[], Env[Any, Any]]],
         shared_memory: bool = True,
         copy: bool = True,
         context: str | None = None,
@@ -92,7 +92,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         self._timed_out = False
         self._warned = False
         self._pool = Pool(
-            env_fns,
+            self.env_fns,
             self.workers,
             context=context,
             daemon=daemon,

@@ -53,14 +53,14 @@ class SerialVectorEnv(Fleet[ObsType, ActType]):
 
     def __init__(
         self,
-        env_fns: Sequence[Callable[[], Env[Any, Any]]],
+        env_fns: Iterable[Callable[[], Env[Any, Any]]],
         copy: bool = True,
         observation_mode: ObservationMode = "same",
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
     ) -> None:
         super().__init__(env_fns, copy, observation_mode, autoreset_mode)
         self._host = EnvHost(0, self.autoreset_mode)
-        self._raise(self._host.build(env_fns))
+        self._raise(self._host.build(self.env_fns))
         try:
             self._adopt([self._host.describe()])
         except BaseException:
@@ -104,9 +104,7 @@ class SerialVectorEnv(Fleet[ObsType, ActType]):
         self._assert_is_running()
         columns = action_columns(self._action_structure, actions, self.num_envs)
         self._check_steppable()
-        # The envs may keep their actions, so they get objects that the caller does not hold.
-        owned = [c.copy() if isinstance(c, np.ndarray) else deepcopy(c) for c in columns]
-        return self._answer_step(self._raise(self._host.step(owned)))
+        return self._answer_step(self._raise(self._host.step([_owned(c) for c in columns])))
 
     def call_on(
         self, env_ids: Iterable[SupportsIndex], name: str, /, *args: Any, **kwargs: Any
@@ -134,5 +132,13 @@ class SerialVectorEnv(Fleet[ObsType, ActType]):
         answers = [(range(self.num_envs), outcome)]
         if hasattr(self, "_views"):
             self._absorb(answers)
-        raise_first([(failure, "") for failure in outcome.failures])
+        if outcome.failures:
+            raise_first([(failure, "") for failure in outcome.failures])
         return answers
+
+
+def _owned(column: Any) -> Any:
+    """Actions that the caller does not hold: an env may keep its own and change it."""
+    if not isinstance(column, np.ndarray):
+        return deepcopy(column)
+    return column.copy() if column.ndim > 1 else column  # rows of the latter are scalars anyway

@@ -194,15 +194,15 @@ class Pool:
                 with contextlib.suppress(WorkerDied):
                     handle.post(handle.encode(Close()), Close())
         while any(handle.owes_reply for handle in self.handles):
+            for handle in self.handles:
+                if handle.is_over:
+                    self._bell.forget(handle)
             with contextlib.suppress(WorkerDied):
                 ready = self._bell.wait(deadline)
                 if not ready:
                     break
                 for handle in ready:
                     handle.receive()
-            for handle in self.handles:
-                if handle.is_over:
-                    self._bell.forget(handle)
         return [failure for _, outcome in self.outcomes() for failure in outcome.failures]
 
     def _end_processes(self, deadline: Deadline) -> None:

@@ -50,13 +50,15 @@ def _collect(
 
 
 def _fixed_column(leaf: Leaf, items: Any, num_envs: int) -> Array:
-    batch = np.asarray(list(items) if isinstance(items, Iterator) else items)
+    if isinstance(items, Iterator):
+        items = list(items)
+    batch = np.asarray(items)
     if batch.ndim == 0:
         # Gymnasium's words: people match on them.
         raise TypeError(f"Unable to iterate over the following elements: {items}")
     _check_number(leaf, len(batch), num_envs)
     try:
-        return fit(batch, (num_envs, *leaf.shape), leaf.dtype)
+        return fit(items, (num_envs, *leaf.shape), leaf.dtype)
     except (TypeError, ValueError) as problem:
         raise type(problem)(f"actions{leaf.path}: the batch {problem}") from None
 

@@ -50,11 +50,12 @@ def _column(key: str, values: Entries, num_envs: int) -> Any:
     column = None
     if all(issubclass(kind, dict) for kind in kinds):
         return merge_infos(values, num_envs)
-    if _is_number(type(first)):
-        if all(_is_number(kind) for kind in kinds) or all(_is_scalar(v) for _, v in values):
-            column = _numbers(values, kinds, num_envs)
+    if all(_is_number(kind) for kind in kinds):
+        column = _numbers(values, num_envs)
     elif all(issubclass(kind, np.ndarray) for kind in kinds):
         column = _arrays(values, num_envs)
+    elif not isinstance(first, np.bool_) and all(_is_scalar(value) for _, value in values):
+        column = _numbers(values, num_envs)
     return _objects(values, num_envs) if column is None else column
 
 
@@ -64,27 +65,21 @@ def _is_number(kind: type) -> bool:
 
 
 def _is_scalar(value: Any) -> bool:
-    """What else fits into a numeric column that another env has opened."""
+    """What fits into a numeric column once another env has opened it."""
     if isinstance(value, np.ndarray):
         return value.ndim == 0 and value.dtype.kind in "biufc"
     return isinstance(value, np.bool_) or _is_number(type(value))
 
 
-def _numbers(values: Entries, kinds: set[type], num_envs: int) -> Array | None:
+def _numbers(values: Entries, num_envs: int) -> Array | None:
     """A numeric column, or None if no dtype holds every value unchanged."""
-    if len(kinds) == 1:
-        dtype = _dtype(values[0][1])
-    else:
-        dtype = np.result_type(*{_dtype(value) for _, value in values})
-    column = np.zeros(num_envs, dtype=dtype)
+    dtypes = {_dtype(value) for _, value in values}
     try:
-        if len(values) == num_envs:
-            column[:] = [value for _, value in values]
-        else:
-            column[[env for env, _ in values]] = [value for _, value in values]
-    except OverflowError:
+        column = np.zeros(num_envs, dtype=np.result_type(*dtypes))
+        column[[env for env, _ in values]] = [value for _, value in values]
+    except (OverflowError, TypeError):
         return None
-    if len(kinds) > 1 and not all(_same(column[env], value) for env, value in values):
+    if len(dtypes) > 1 and not all(_same(column[env], value) for env, value in values):
         return None
     return column
 

@@ -7,9 +7,9 @@ travel as they are. Dict and Tuple are the branches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -93,9 +93,12 @@ class Structure:
         """The nested value of these leaf values (or the nested batch of these leaf columns)."""
         return _join(self.tree, values)
 
-    def rows(self, columns: Sequence[Any]) -> list[Any]:
-        """One nested value per row of the leaf columns."""
-        return list(columns[0]) if self.flat else _rows(self.tree, columns)
+    def rows(self, columns: Sequence[Any]) -> Iterable[Any]:
+        """One nested value per row of the leaf columns.
+
+        A scalar leaf's value is a NumPy scalar, another leaf's a view of its row.
+        """
+        return cast("Array", columns[0]) if self.flat else _rows(self.tree, columns)
 
 
 class StructureError(ValueError):
@@ -110,10 +113,10 @@ class StructureError(ValueError):
 
 
 def fit(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """``value`` as an array of exactly this shape and dtype; never broadcast, never rounded.
+    """``value`` as an array of exactly this shape and dtype; never broadcast, never truncated.
 
-    Integers fit any integer dtype that can hold their values, numbers fit any float dtype. May
-    return ``value`` itself or a view of it.
+    Integers fit any integer dtype that can hold their values; any number fits a float dtype, in
+    that dtype's precision. May return ``value`` itself or a view of it.
 
     Raises:
         ValueError: another shape, or an integer that the dtype cannot hold.
@@ -132,6 +135,14 @@ def fit(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         if not np.array_equal(cast, array):
             raise ValueError(f"has values that do not fit {dtype}")
         return cast
+    if dtype.kind in "iu" and not isinstance(value, np.ndarray):
+        # NumPy makes floats or objects of Python integers beyond int64; they may fit all the same.
+        exact = np.asarray(value, dtype=object)
+        if all(isinstance(item, int) for item in exact.flat):
+            try:
+                return exact.astype(dtype)
+            except OverflowError:
+                raise ValueError(f"has values that do not fit {dtype}") from None
     raise TypeError(f"has dtype {array.dtype}, its space says {dtype}")
 
 
@@ -162,7 +173,9 @@ def _split(tree: Tree, value: Any, path: str, out: list[Any]) -> None:
         for key, branch in tree.items():
             _split(branch, value[key], f"{path}[{key!r}]", out)
     else:
-        if not isinstance(value, (tuple, list, np.ndarray)):
+        if not isinstance(value, (tuple, list, np.ndarray)) or (
+            isinstance(value, np.ndarray) and value.ndim == 0
+        ):
             raise StructureError(path, f"is a {type(value).__name__}, its space says Tuple")
         if len(value) != len(tree):
             raise StructureError(path, f"has {len(value)} parts, its space says {len(tree)}")

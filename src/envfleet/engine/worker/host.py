@@ -73,6 +73,8 @@ class EnvHost:
         self.first = first
         """The fleet's index of this shard's first env."""
         self.autoreset_mode = autoreset_mode
+        self._same_step = autoreset_mode == AutoresetMode.SAME_STEP
+        self._next_step = autoreset_mode == AutoresetMode.NEXT_STEP
         self.caught: tuple[type[BaseException], ...] = (Exception, SystemExit)
         """What counts as a failure of an env. In the caller's own process KeyboardInterrupt does
         not: it is the user's."""
@@ -129,7 +131,7 @@ class EnvHost:
         self._has_loose = bool(observations.loose)
         count = len(self.envs)
         self._writer = ObservationWriter(observations, views.observations, self.first, count)
-        if self.autoreset_mode == AutoresetMode.SAME_STEP:
+        if self._same_step:
             final = views.final_observations
             self._final_writer = ObservationWriter(observations, final, self.first, count)
 
@@ -152,8 +154,7 @@ class EnvHost:
     def step(self, columns: Sequence[Any]) -> Outcome:
         """Step every env once; the action columns belong to the envs from here on."""
         outcome = Outcome()
-        same_step = self.autoreset_mode == AutoresetMode.SAME_STEP
-        next_step = self.autoreset_mode == AutoresetMode.NEXT_STEP
+        same_step, next_step = self._same_step, self._next_step
         self._terminated.fill(False)
         self._truncated.fill(False)
         observations: list[Any] = []

@@ -1,0 +1,321 @@
+"""What both of our engines offer beyond Gymnasium's, and what they do when an env misbehaves."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.error import ResetNeeded
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+
+import envfleet
+from fleet_envs import CounterEnv, CustomSpace, InfoEnv
+
+
+@pytest.fixture(params=["serial", "process"])
+def build(request):
+    fleets = []
+
+    def build(env_fns, **kwargs):
+        if request.param == "serial":
+            kwargs = {k: v for k, v in kwargs.items() if k != "shared_memory"}
+            fleets.append(envfleet.SerialVectorEnv(env_fns, **kwargs))
+        else:
+            fleets.append(envfleet.ProcessVectorEnv(env_fns, context="fork", workers=2, **kwargs))
+        return fleets[-1]
+
+    yield build
+    for fleet in fleets:
+        fleet.close()
+    fleets.clear()
+
+
+def test_call_on_and_render_on_ask_some_envs_in_the_order_given(build):
+    fleet = build([partial(CounterEnv, tag=i) for i in range(5)])
+    fleet.reset()
+    fleet.step([0] * 5)
+    assert fleet.call_on([4, 0, 2], "tag") == (4, 0, 2)
+    assert fleet.call_on(np.array([1, 3]), "add", 5) == (6, 6)
+    assert fleet.call_on([], "tag") == ()
+    assert [frame.shape for frame in fleet.render_on((3,))] == [(4, 5, 3)]
+    assert fleet.call_on([1], "add", 1, b=2) == (4,)
+
+
+def test_arguments_named_like_our_own_reach_the_env(build):
+    class Taker(CounterEnv):
+        def take(self, env_ids=None, name=None):
+            return env_ids, name
+
+    assert build([Taker] * 2).call("take", env_ids=3, name="x") == ((3, "x"), (3, "x"))
+
+
+@pytest.mark.parametrize(
+    ("env_ids", "error"), [([0, 5], IndexError), ([-1], IndexError), ([1, 1], ValueError)]
+)
+def test_bad_env_ids_are_refused(build, env_ids, error):
+    with pytest.raises(error, match="env_ids"):
+        build([CounterEnv] * 5).call_on(env_ids, "tag")
+
+
+def test_a_fleet_is_a_context_manager(build):
+    with build([CounterEnv] * 2) as fleet:
+        fleet.reset()
+    assert fleet.closed
+
+
+def test_env_fns_may_be_any_iterable_but_not_empty(build):
+    fleet = build(CounterEnv for _ in range(2))
+    assert fleet.num_envs == 2
+    with pytest.raises(ValueError, match="at least one env"):
+        build([])
+
+
+def test_actions_may_be_an_iterator_or_a_cpu_tensor(build):
+    torch = pytest.importorskip("torch")
+    fleet = build([CounterEnv] * 2)
+    fleet.reset()
+    fleet.step(iter([0, 2]))
+    assert fleet.call("first_action") == (0, 2)
+    fleet.step(torch.tensor([1, 0]))
+    assert fleet.get_attr("steps") == (2, 2)
+
+
+def test_batched_actions_of_the_wrong_kind_are_refused_before_any_env_moves(build):
+    fleet = build([CounterEnv] * 2)
+    fleet.reset()
+    for actions in ([0.5, 1.5], np.array([0, None]), ["a", "b"], [[0], [0]]):
+        with pytest.raises((TypeError, ValueError), match="actions"):
+            fleet.step(actions)
+    assert fleet.get_attr("total_steps") == (0, 0)
+
+
+def test_an_error_names_env_phase_and_the_others_that_failed(build):
+    fleet = build([CounterEnv, *[partial(CounterEnv, fail_at=1)] * 3])
+    fleet.reset()
+    with pytest.raises(ValueError, match="planned") as caught:
+        fleet.step([0] * 4)
+    notes = "\n".join(caught.value.__notes__)
+    assert "raised by env 1 in step" in notes
+    assert "env 2 also raised ValueError in step" in notes
+    assert "env 3 also raised ValueError in step" in notes
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), StopIteration(), KeyError()], ids=repr)
+def test_errors_that_would_mislead_the_caller_are_told_as_env_error(build, error):
+    fleet = build([CounterEnv, partial(CounterEnv, fail_at=1, error=error)])
+    fleet.reset()
+    expected = KeyError if isinstance(error, KeyError) else envfleet.EnvError
+    with pytest.raises(expected) as caught:
+        fleet.step([0, 0])
+    if expected is envfleet.EnvError:
+        assert (caught.value.env, caught.value.phase) == (1, "step")
+        assert caught.value.type_name == type(error).__name__
+        assert "fleet_envs.py" in caught.value.traceback
+
+
+def test_errors_in_call_leave_every_env_usable(build):
+    fleet = build([CounterEnv] * 2)
+    fleet.reset()
+    with pytest.raises(RuntimeError, match="called"):
+        fleet.call("boom")
+    assert fleet.step([0, 0])[0].tolist() == [[1, 1]] * 2
+
+
+def test_an_env_that_raises_in_reset_waits_for_reset(build):
+    class Moody(CounterEnv):
+        def reset(self, *, seed=None, options=None):
+            if options == {"fail": True}:
+                raise ValueError("moody")
+            return super().reset(seed=seed, options=options)
+
+    fleet = build([Moody] * 3)
+    fleet.reset()
+    with pytest.raises(ValueError, match="moody"):
+        fleet.reset(options=[None, {"fail": True}, None])
+    with pytest.raises(ResetNeeded, match="envs 1 raised"):
+        fleet.step([0, 0, 0])
+    fleet.reset(options={"reset_mask": np.array([False, True, False])})
+    assert fleet.step([0, 0, 0])[0].tolist() == [[2, 1], [2, 1], [2, 1]]
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+@pytest.mark.parametrize("space", [spaces.Discrete(50), spaces.Text(4)], ids=["fixed", "loose"])
+def test_a_failure_of_one_env_leaves_no_stale_row_of_another(build, space, shared_memory):
+    class Clock(CounterEnv):
+        observation_space = space
+
+        def _observe(self):
+            return self.total_steps if isinstance(space, spaces.Discrete) else f"{self.total_steps}"
+
+    fleet = build([Clock, partial(Clock, fail_at=2), Clock], shared_memory=shared_memory)
+    fleet.reset()
+    fleet.step([0] * 3)
+    with pytest.raises(ValueError, match="planned"):
+        fleet.step([0] * 3)
+    observations, _ = fleet.reset(options={"reset_mask": np.array([False, True, False])})
+    assert [int(value) for value in observations] == [2, 2, 2]
+
+
+def test_an_env_that_ended_beside_a_failing_one_still_needs_its_reset(build):
+    fns = [partial(CounterEnv, length=2), partial(CounterEnv, fail_at=2)]
+    fleet = build(fns, autoreset_mode=AutoresetMode.DISABLED)
+    fleet.reset()
+    fleet.step([0, 0])
+    with pytest.raises(ValueError, match="planned"):
+        fleet.step([0, 0])
+    fleet.reset(options={"reset_mask": np.array([False, True])})
+    with pytest.raises(ResetNeeded, match="envs 0 ended"):
+        fleet.step([0, 0])
+
+
+def test_an_observation_that_cannot_be_read_is_its_envs_failure(build):
+    class Odd:
+        shape = (2,)
+
+        def __len__(self):
+            return 2
+
+        def __array__(self, *args, **kwargs):
+            raise RuntimeError("unreadable")
+
+    class OddEnv(CounterEnv):
+        def _observe(self):
+            return Odd() if self.steps else super()._observe()
+
+    fleet = build([CounterEnv, OddEnv])
+    fleet.reset()
+    with pytest.raises(RuntimeError, match="unreadable") as caught:
+        fleet.step([0, 0])
+    assert "raised by env 1" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("reward", [10**400, np.ones(2), "much"])
+def test_a_reward_that_is_no_number_is_its_envs_failure(build, reward):
+    class Rewarding(CounterEnv):
+        def step(self, action):
+            observation, _, *rest = super().step(action)
+            return observation, reward, *rest
+
+    fleet = build([CounterEnv, Rewarding, CounterEnv])
+    fleet.reset()
+    with pytest.raises((ValueError, OverflowError)) as caught:
+        fleet.step([0, 0, 0])
+    assert "raised by env 1 in step" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("reward", "flag"), [(1, 0), (np.float32(0.5), np.bool_(0)), (True, False), (np.int8(3), 0)]
+)
+def test_rewards_and_flags_of_other_scalar_types_are_taken(build, reward, flag):
+    class Plain(CounterEnv):
+        def step(self, action):
+            observation, *_ = super().step(action)
+            return observation, reward, flag, flag, {}
+
+    fleet = build([Plain] * 2)
+    fleet.reset()
+    _, rewards, terminated, truncated, _ = fleet.step([0, 0])
+    assert rewards.dtype == np.float64
+    assert rewards.tolist() == [float(reward)] * 2
+    assert terminated.dtype == truncated.dtype == np.bool_
+    assert not (terminated | truncated).any()
+
+
+def test_info_that_is_no_dict_is_its_envs_failure(build):
+    with pytest.raises(TypeError, match="info must be a dict, got list"):
+        build([partial(InfoEnv, {}), partial(InfoEnv, ["no dict"])]).reset()
+
+
+def test_final_info_is_the_callers_own(build):
+    class Reuser(CounterEnv):
+        def __init__(self):
+            super().__init__(length=2)
+            self.position = np.zeros(2)
+            self.nested = {"at": self.position}
+
+        def reset(self, **kwargs):
+            self.position[:] = -1
+            return super().reset(**kwargs)
+
+        def step(self, action):
+            observation, reward, terminated, truncated, _ = super().step(action)
+            self.position[:] = self.steps
+            return observation, reward, terminated, truncated, {"deep": self.nested}
+
+    fleet = build([Reuser] * 2, autoreset_mode="SameStep")
+    fleet.reset()
+    fleet.step([0, 0])
+    infos = fleet.step([0, 0])[4]
+    assert infos["final_info"]["deep"]["at"].tolist() == [[2, 2], [2, 2]]
+
+
+@pytest.mark.parametrize("space", [spaces.Sequence(spaces.Box(0, 9, (2,))), CustomSpace()])
+def test_loose_actions_are_the_envs_own_too(build, space):
+    class Keeper(CounterEnv):
+        action_space = space
+
+    fleet = build([Keeper] * 2)
+    fleet.reset()
+    actions = list(batch_space(space, 2).sample())
+    if isinstance(space, spaces.Sequence):
+        actions = [(np.full(2, 3, dtype=np.float32),)] * 2
+        fleet.step(actions)
+        actions[0][0][:] = 7
+        assert fleet.call("first_action")[0][0].tolist() == [3, 3]
+    else:
+        left = actions[0].left
+        fleet.step(actions)
+        actions[0].left = -1
+        assert fleet.call("first_action")[0].left == left
+
+
+class VectorSpace(gym.Space):
+    """A custom space for which Gymnasium's functions were registered."""
+
+    def __eq__(self, other):
+        return isinstance(other, VectorSpace)
+
+    __hash__ = None
+
+
+def test_a_custom_space_is_batched_as_registered(build):
+    create_empty_array.register(VectorSpace)(lambda space, n=1, fn=np.zeros: fn((n, 2)))
+    concatenate.register(VectorSpace)(lambda space, items, out: np.stack(list(items), out=out))
+    batch_space.register(VectorSpace)(lambda space, n=1: spaces.Box(-9, 9, (n, 2), np.float64))
+
+    class VectorEnv(CounterEnv):
+        observation_space = VectorSpace()
+
+        def _observe(self):
+            return np.array([self.resets, self.steps], dtype=np.float64)
+
+    fleet = build([VectorEnv] * 3, shared_memory=False)
+    observations, _ = fleet.reset()
+    assert observations in fleet.observation_space
+    assert observations.tolist() == [[1, 0]] * 3
+
+
+def test_final_observations_have_the_dtype_of_their_space(build):
+    class Wide(CounterEnv):
+        def _observe(self):
+            return super()._observe().astype(np.float64)
+
+    fleet = build([partial(Wide, length=1)] * 2, autoreset_mode="SameStep")
+    fleet.reset()
+    observations, *_, infos = fleet.step([0, 0])
+    assert infos["final_obs"][0].dtype == observations.dtype == np.float32
+
+
+def test_a_fleet_that_is_dropped_without_close_leaves_nothing(build):
+    build([CounterEnv] * 2).reset()  # the leak check and the fixture see to the rest
+
+
+def test_no_thread_is_started_in_the_caller(build):
+    before = threading.active_count()
+    build([CounterEnv] * 2).reset()
+    assert threading.active_count() == before

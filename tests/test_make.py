@@ -1,0 +1,163 @@
+"""make(): every form of env, every word of make_vec, and every refusal."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import ClipReward, TimeAwareObservation
+
+import envfleet
+from fleet_envs import CounterEnv
+from same import assert_same
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "backend", "kind"),
+    [
+        (1, "auto", envfleet.SerialVectorEnv),
+        (3, "auto", envfleet.ProcessVectorEnv),
+        (1, "process", envfleet.ProcessVectorEnv),
+        (3, "serial", envfleet.SerialVectorEnv),
+    ],
+)
+def test_the_backend_is_the_one_asked_for(num_envs, backend, kind):
+    with envfleet.make("CartPole-v1", num_envs, backend=backend) as envs:
+        assert type(envs) is kind
+        assert envs.num_envs == num_envs
+        assert envs.reset(seed=1)[0].shape == (num_envs, 4)
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_the_numbers_are_those_of_make_vec(backend):
+    arguments = {"wrappers": (TimeAwareObservation,), "g": 1.62}
+    peer = gym.make_vec("Pendulum-v1", 3, vectorization_mode="sync", **arguments)
+    with envfleet.make("Pendulum-v1", 3, backend=backend, **arguments) as envs:
+        assert_same(envs.reset(seed=2), peer.reset(seed=2))
+        envs.action_space.seed(3)
+        for _ in range(5):
+            actions = envs.action_space.sample()
+            assert_same(envs.step(actions), peer.step(actions))
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        "CartPole-v1",
+        gym.spec("CartPole-v1"),
+        partial(gym.make, "CartPole-v1"),
+        [partial(gym.make, "CartPole-v1")] * 2,
+    ],
+    ids=["id", "spec", "callable", "list"],
+)
+def test_every_form_of_env(env):
+    num_envs = {} if isinstance(env, list) else {"num_envs": 2}
+    with envfleet.make(env, **num_envs, wrappers=[TimeAwareObservation]) as envs:
+        assert envs.reset(seed=1)[0].shape == (2, 5)
+
+
+def test_env_kwargs_reach_a_callable():
+    with envfleet.make(CounterEnv, 2, tag="given") as envs:
+        assert envs.get_attr("tag") == ("given", "given")
+
+
+def test_a_list_gives_every_env_its_own_arguments():
+    with envfleet.make([partial(CounterEnv, tag=i) for i in range(3)]) as envs:
+        assert envs.get_attr("tag") == (0, 1, 2)
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_spec_and_repr_are_as_make_vec_sets_them(backend):
+    mode = {"serial": "sync", "process": "async"}[backend]
+    arguments = {"wrappers": (TimeAwareObservation,), "g": 1.62, "vector_kwargs": {"copy": False}}
+    peer = gym.make_vec("Pendulum-v1", 2, vectorization_mode=mode, **arguments)
+    with envfleet.make("Pendulum-v1", 2, backend=backend, **arguments) as envs:
+        assert envs.spec == peer.spec
+        assert repr(envs) == repr(peer).replace(type(peer).__name__, type(envs).__name__)
+    peer.close()
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_gymnasium_builds_the_same_fleet_from_the_spec(backend):
+    options = {"copy": False}
+    if backend == "process":
+        options["workers"] = 2
+    with envfleet.make(
+        "Pendulum-v1", 2, backend=backend, autoreset_mode="SameStep", vector_kwargs=options, g=1.62
+    ) as envs:
+        peer = gym.make_vec(envs.spec)
+        assert peer.num_envs == 2
+        assert peer.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
+        assert not peer.copy
+        assert_same(envs.reset(seed=2), peer.reset(seed=2))
+        peer.close()
+        with envfleet.make(envs.spec) as again:
+            assert type(again) is type(envs)
+            assert again.spec == envs.spec
+            assert again.autoreset_mode == AutoresetMode.SAME_STEP
+
+
+def test_vector_kwargs_go_to_the_engine():
+    options = {"copy": False, "context": "fork", "daemon": False}
+    with envfleet.make("CartPole-v1", 4, workers=2, vector_kwargs=options) as envs:
+        assert (envs.copy, envs.context, envs.daemon, envs.workers) == (False, "fork", False, 2)
+    with envfleet.make(
+        "CartPole-v1", 2, vector_kwargs={"autoreset_mode": "Disabled", "workers": 1}
+    ) as envs:
+        assert (envs.autoreset_mode, envs.workers) == (AutoresetMode.DISABLED, 1)
+
+
+def test_wrappers_may_be_none_and_are_applied_inside_out():
+    with envfleet.make("CartPole-v1", wrappers=None) as envs:
+        assert envs.reset()[0].shape == (1, 4)
+    clip = partial(ClipReward, max_reward=0.25)
+    with envfleet.make("CartPole-v1", wrappers=[clip, TimeAwareObservation]) as envs:
+        envs.reset()
+        observations, rewards, *_ = envs.step([0])
+        assert observations.shape == (1, 5)
+        assert rewards.tolist() == [0.25]
+        assert isinstance(envs.envs[0], TimeAwareObservation)
+
+
+def test_an_id_may_name_its_module():
+    with envfleet.make("gymnasium.envs:CartPole-v1", np.int64(2), backend="serial") as envs:
+        assert envs.num_envs == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"env": "CartPole-v1", "copy": False}, TypeError, "vector_kwargs={'copy': ...}"),
+        ({"env": "CartPole-v1", "shared_memory": True}, TypeError, "option of the engine"),
+        ({"env": "CartPole-v1", "vectorization_mode": "async"}, TypeError, "backend="),
+        ({"env": "CartPole-v1", "backend": "thread"}, ValueError, "'auto', 'serial', 'process'"),
+        ({"env": "CartPole-v1", "num_envs": 0}, ValueError, "`num_envs` must be a positive"),
+        ({"env": "CartPole-v1", "autoreset_mode": "never"}, ValueError, "AutoresetMode"),
+        ({"env": 3}, TypeError, "`env` must be an id"),
+        ({"env": []}, TypeError, "`env` must be an id"),
+        ({"env": [CounterEnv] * 2, "num_envs": 3}, ValueError, "the list has 2 factories"),
+        (
+            {"env": "CartPole-v1", "backend": "serial", "workers": 2},
+            TypeError,
+            "backend='serial' has no option workers",
+        ),
+        (
+            {"env": "CartPole-v1", "workers": 2, "vector_kwargs": {"workers": 3}},
+            ValueError,
+            "given twice",
+        ),
+        ({"env": "CartPool-v1"}, gym.error.NameNotFound, "CartPole"),
+    ],
+)
+def test_refusals_say_what_to_do(arguments, error, text):
+    with pytest.raises(error, match=None) as caught:
+        envfleet.make(**arguments)
+    assert text in str(caught.value)
+
+
+def test_a_spec_without_an_entry_point_is_refused():
+    with pytest.raises(gym.error.Error, match="doesn't have an entry point defined"):
+        envfleet.make(gym.envs.registration.EnvSpec("Nothing-v0"))

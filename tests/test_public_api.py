@@ -1,0 +1,117 @@
+"""The public names, what importing them costs, and who may import whom."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+
+import envfleet
+
+PACKAGE = Path(envfleet.__file__).parent
+
+# Who may import whom, besides itself.
+ALLOWED = {
+    "errors": set(),
+    "engine": {"errors"},
+    "vector": {"engine", "errors"},
+    "__init__": {"engine", "errors", "vector"},
+}
+# Inside the engine: rules are pure; the arena knows rules; worker and pool know what is below them.
+ALLOWED_IN_ENGINE = {
+    "rules": set(),
+    "arena": {"rules"},
+    "messages": {"arena", "rules", "failures"},
+    "failures": {"messages"},
+    "worker": {"rules", "arena", "messages", "failures"},
+    "pool": {"rules", "messages", "failures", "worker"},
+}
+
+
+def test_exported_names_are_exactly_all():
+    public = {
+        name
+        for name, value in vars(envfleet).items()
+        if not name.startswith("_") and not inspect.ismodule(value)
+    }
+    assert public == set(envfleet.__all__)
+    assert envfleet.__all__ == sorted(envfleet.__all__)
+
+
+def test_every_public_name_says_what_it_is():
+    for name in envfleet.__all__:
+        assert inspect.getdoc(getattr(envfleet, name)), name
+
+
+def test_importing_envfleet_imports_no_torch():
+    program = (
+        "import sys, envfleet; print(sorted({'torch', 'cv2', 'matplotlib'} & set(sys.modules)))"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    assert output == "[]\n"
+
+
+MODULES = [
+    pytest.param(path, id=str(path.relative_to(PACKAGE))) for path in sorted(PACKAGE.rglob("*.py"))
+]
+
+
+def imported(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("envfleet"):
+            yield tuple(node.module.split(".")[1:])
+        elif isinstance(node, ast.Import):
+            for name in node.names:
+                if name.name.startswith("envfleet"):
+                    yield tuple(name.name.split(".")[1:])
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_imports_follow_the_arrows(path):
+    place = path.relative_to(PACKAGE).with_suffix("").parts
+    for target in imported(path):
+        assert target, "nothing inside imports the package's front door"
+        if target[0] != place[0]:
+            assert target[0] in ALLOWED[place[0]]
+        elif place[0] == "engine" and len(place) > 1 and target[1] != place[1]:
+            assert target[1] in ALLOWED_IN_ENGINE[place[1]]
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_a_file_says_in_its_first_line_what_it_owns(path):
+    assert path.read_text().startswith('"""')
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [(envfleet.SerialVectorEnv, SyncVectorEnv), (envfleet.ProcessVectorEnv, AsyncVectorEnv)],
+)
+def test_constructors_and_methods_take_what_gymnasiums_take(ours, theirs):
+    def positional(function):
+        return [
+            (p.name, p.default)
+            for p in inspect.signature(function).parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+
+    assert positional(ours) == positional(theirs)
+    for name, method in inspect.getmembers(theirs, inspect.isfunction):
+        if name.startswith("_"):
+            continue
+        assert hasattr(ours, name), name
+        assert positional(getattr(ours, name)) == positional(method), name
+
+
+@pytest.mark.parametrize("engine", [envfleet.SerialVectorEnv, envfleet.ProcessVectorEnv])
+def test_engines_are_generic_in_observations_and_actions(engine):
+    assert issubclass(engine, gym.vector.VectorEnv)
+    assert typing.get_args(engine[int, str]) == (int, str)
