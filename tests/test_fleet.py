@@ -51,7 +51,10 @@ def test_arguments_named_like_our_own_reach_the_env(build):
         def take(self, env_ids=None, name=None):
             return env_ids, name
 
-    assert build([Taker] * 2).call("take", env_ids=3, name="x") == ((3, "x"), (3, "x"))
+    fleet = build([Taker] * 2)
+    assert fleet.call("take", env_ids=3) == ((3, None), (3, None))
+    assert fleet.call(name="tag") == ("unset", "unset")
+    assert fleet.call_on([1], "take", env_ids=3, name="x") == ((3, "x"),)
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,18 @@ def test_a_host_may_change_how_envs_are_reset():
         assert fleet.call("options") == ({"season": 1},) * 3
 
 
+def test_the_worker_of_the_documentation_works():
+    page = Path(__file__).parent.parent / "docs" / "differences.md"
+    example = page.read_text().split("```python\n")[1].split("```")[0]
+    names = {"make_my_env": partial(CounterEnv, length=1)}
+    exec(example, names)
+    with names["envs"] as fleet:
+        fleet.reset()
+        for _ in range(4):
+            fleet.step([0] * 8)
+        assert fleet.call("options") == ({"level": 2},) * 8
+
+
 def test_envs_that_wait_give_one_warning_that_names_workers():
     with Fleet([partial(CounterEnv, sleep=0.03)] * 4) as fleet:
         fleet.reset()

@@ -82,7 +82,7 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
         """The seeds of the envs' random number generators."""
         return self.get_attr("np_random_seed")
 
-    def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of every env, or read an attribute; one result per env.
 
         Raises:
