@@ -21,7 +21,7 @@ from envfleet.engine.arena.views import shared_views
 from envfleet.engine.messages import Attach, Call, Command, Reset, SetAttr, Step
 from envfleet.engine.pool.cores import usable_cores
 from envfleet.engine.pool.doorbell import Deadline
-from envfleet.engine.pool.supervisor import BROKEN_PATIENCE, Pool
+from envfleet.engine.pool.supervisor import STUCK_PATIENCE, Pool
 from envfleet.engine.rules.actions import action_columns
 from envfleet.engine.rules.seeding import env_seeds, plan_reset
 from envfleet.engine.worker.host import EnvHost
@@ -110,7 +110,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         except BaseException:
             self.closed = True
             self._finalizer.cancel()
-            self._pool.stop(BROKEN_PATIENCE)
+            self._pool.stop(STUCK_PATIENCE)
             raise
 
     def _start(self) -> None:

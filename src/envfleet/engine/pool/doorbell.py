@@ -7,10 +7,11 @@ import time
 from collections.abc import Sequence
 
 from envfleet.engine.pool.handle import WorkerHandle
+from envfleet.engine.worker.guard import wait_for_end
 
 PULSE = 0.5
 """Seconds between looks at the processes themselves: a child that an env forked may keep the pipe
-of a dead worker open, and then only the exit code tells."""
+of a dead worker open, and then only the process itself tells."""
 
 
 class Deadline:
@@ -52,7 +53,7 @@ class Doorbell:
             if ready:
                 return [self._by_fd[fd] for fd, _ in ready]
             for handle in self._by_fd.values():
-                if handle.owes_reply and not handle.process.is_alive():
+                if handle.owes_reply and wait_for_end(handle.pid, 0.0):
                     raise handle.died()
             if left is not None and left <= pause:
                 return []

@@ -25,6 +25,7 @@ from envfleet.engine.messages import (
     encode_command,
     number_of,
 )
+from envfleet.engine.worker import guard
 from envfleet.errors import WorkerDied, name_envs
 
 EXIT_PATIENCE = 1.0
@@ -65,13 +66,14 @@ class WorkerHandle:
         self.index = index
         self.env_ids = env_ids
         self.process = process
-        self.pid = process.pid
+        self.pid = process.pid or 0  # it has been started
         self.connection = connection
         self.state = WorkerState.STARTING
         self.outcome: Outcome | None = None
         """The reply to the current command, once it has arrived."""
         self.queued: tuple[bytes, Command] | None = None
         """The command that waits for an abandoned one to be answered."""
+        self.is_buried = False
         self._by_reference = by_reference
         self._sent: Command | None = None
         self._number = 0
@@ -138,9 +140,21 @@ class WorkerHandle:
         else:
             during = "idle"
         self._move(WorkerState.DEAD)
-        self.process.join(EXIT_PATIENCE)
+        guard.wait_for_end(self.pid, EXIT_PATIENCE)
+        self.bury()
         exitcode = self.process.exitcode
         return WorkerDied(self.index, self.pid, tuple(self.env_ids), exitcode, during)
+
+    def bury(self) -> None:
+        """End the process and what its envs have started, and join it; once."""
+        if not self.is_buried:
+            guard.end_group(self.pid)
+            self.process.kill()
+            self.process.join()
+            self.is_buried = True
+            self.queued = None
+            if not self.is_over:
+                self._move(WorkerState.DEAD)
 
     def _decode(self, data: bytes) -> Outcome:
         try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import multiprocessing
 import os
 import random
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+import resource
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -22,18 +24,31 @@ from envfleet.engine.failures import Failure, raise_first
 from envfleet.engine.messages import Attach, Close, Command, Outcome, dumps
 from envfleet.engine.pool.doorbell import Deadline, Doorbell
 from envfleet.engine.pool.handle import WorkerHandle, WorkerState
+from envfleet.engine.pool.starting import (
+    hidden_missing_main,
+    raise_if_missing_guard,
+    refuse_missing_guard,
+    warn_of_fork,
+)
 from envfleet.engine.rules.seeding import worker_seeds
-from envfleet.engine.worker.guard import caller_ends
+from envfleet.engine.worker.guard import (
+    caller_ends,
+    held_interrupts,
+    wait_for_end,
+)
 from envfleet.engine.worker.host import EnvFactory, EnvHost
 from envfleet.engine.worker.loop import Job, run_worker
 from envfleet.errors import FleetBroken, WorkerDied
 
 CLOSE_PATIENCE = 30.0
 """Seconds that workers get for ``env.close()`` when the caller sets no time-out."""
-BROKEN_PATIENCE = 2.0
-"""The same, for the workers that are left when one has died."""
+STUCK_PATIENCE = 2.0
+"""The same, for workers that have not answered an earlier command, or when one has died."""
 TERM_PATIENCE = 1.0
 """Seconds between SIGTERM and SIGKILL."""
+
+DESCRIPTORS_PER_WORKER = 5
+"""Pipe, sentinels, and what starting takes for a moment."""
 
 _fleet_numbers = itertools.count()
 
@@ -68,12 +83,15 @@ class Pool:
         self._stopped = False
         self.handles: list[WorkerHandle] = []
         ctx = multiprocessing.get_context(context)
+        refuse_missing_guard()
         by_reference = ctx.get_start_method() == "fork"
+        if by_reference:
+            warn_of_fork()
         shards = split_envs(len(env_fns), workers)
         state = random.getstate(), np.random.get_state()  # noqa: NPY002 - read, not drawn from
         seeds = worker_seeds(state, next(_fleet_numbers), workers)
         try:
-            with clear_mpi_env_vars(), _hide_missing_main():
+            with clear_mpi_env_vars(), hidden_missing_main():
                 for index, envs in enumerate(shards):
                     job = Job([env_fns[i] for i in envs], host_class, autoreset_mode)
                     sent = job if by_reference else dumps(job, by_reference=False)
@@ -81,8 +99,10 @@ class Pool:
                     self.handles.append(
                         WorkerHandle(index, envs, process, pipe, by_reference=by_reference)
                     )
-        except BaseException:
+        except BaseException as error:
             self.stop(terminate=True)
+            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+                raise _too_few_descriptors(error, workers) from error
             raise
         self._bell = Doorbell(self.handles)
 
@@ -135,6 +155,7 @@ class Pool:
                     handle.receive()
         except WorkerDied as death:
             self._death = death
+            raise_if_missing_guard(death)
             raise
         return True
 
@@ -175,65 +196,75 @@ class Pool:
         """Stop every worker: ask, then SIGTERM, then SIGKILL; returns what ``env.close`` raised.
 
         Does nothing the second time, and in a forked child of the process that started the workers.
+
+        Args:
+            timeout: seconds until SIGTERM; None gives those that answer 30 s and the others 2 s.
+            terminate: do not ask.
         """
         if self._stopped or os.getpid() != self._owner:
             return []
         self._stopped = True
-        if timeout is None:
-            timeout = CLOSE_PATIENCE if self._death is None else BROKEN_PATIENCE
-        deadline = Deadline(0.0 if terminate else timeout)
+        deadline = Deadline(0.0 if terminate else CLOSE_PATIENCE if timeout is None else timeout)
         try:
-            return [] if terminate else self._ask_to_close(deadline)
+            if terminate:
+                return []
+            self._ask_to_close()
+            if timeout is None:
+                self._await_close(
+                    Deadline(STUCK_PATIENCE), lambda handle: handle.queued is not None
+                )
+                self._end([handle for handle in self.handles if handle.queued is not None])
+            self._await_close(deadline, lambda handle: handle.owes_reply)
+            return [failure for _, outcome in self.outcomes() for failure in outcome.failures]
         finally:
-            self._end_processes(deadline)
+            for handle in self.handles:
+                if handle.state is WorkerState.GONE:
+                    wait_for_end(handle.pid, max(TERM_PATIENCE, deadline.left() or 0.0))
+            self._end(self.handles)
+            for handle in self.handles:
+                handle.process.close()
+                handle.connection.close()
 
-    def _ask_to_close(self, deadline: Deadline) -> list[Failure]:
+    def _ask_to_close(self) -> None:
         for handle in self.handles:
             if not handle.is_over:
                 handle.abandon()
                 with contextlib.suppress(WorkerDied):
                     handle.post(handle.encode(Close()), Close())
-        while any(handle.owes_reply for handle in self.handles):
+
+    def _await_close(self, deadline: Deadline, is_awaited: Callable[[WorkerHandle], bool]) -> None:
+        """Receive what comes until nobody is awaited any more, deaths included."""
+        while any(is_awaited(handle) for handle in self.handles):
             for handle in self.handles:
                 if handle.is_over:
                     self._bell.forget(handle)
             with contextlib.suppress(WorkerDied):
                 ready = self._bell.wait(deadline)
                 if not ready:
-                    break
+                    return
                 for handle in ready:
                     handle.receive()
-        return [failure for _, outcome in self.outcomes() for failure in outcome.failures]
 
-    def _end_processes(self, deadline: Deadline) -> None:
-        for handle in self.handles:
-            if handle.state is WorkerState.GONE:
-                handle.process.join(max(TERM_PATIENCE, deadline.left() or 0.0))
-        for handle in self.handles:
+    @staticmethod
+    def _end(handles: Sequence[WorkerHandle]) -> None:
+        """End processes, and what they have started: SIGTERM, then SIGKILL."""
+        left = [handle for handle in handles if not handle.is_buried]
+        for handle in left:
             handle.process.terminate()
         patience = Deadline(TERM_PATIENCE)
-        for handle in self.handles:
-            handle.process.join(patience.left())
-        for handle in self.handles:
-            handle.process.kill()
-            handle.process.join()
-            handle.process.close()
-            handle.connection.close()
+        for handle in left:
+            wait_for_end(handle.pid, patience.left())
+            handle.bury()
 
 
-@contextlib.contextmanager
-def _hide_missing_main() -> Iterator[None]:
-    """Keep multiprocessing from running a main module again that is no file (``python -``)."""
-    main = sys.modules["__main__"]
-    path = getattr(main, "__file__", None)
-    if path is None or os.path.exists(path):  # noqa: PTH110 - as multiprocessing will look
-        yield
-        return
-    del main.__file__
-    try:
-        yield
-    finally:
-        main.__file__ = path
+def _too_few_descriptors(error: OSError, workers: int) -> OSError:
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    needed = workers * DESCRIPTORS_PER_WORKER
+    return OSError(
+        error.errno,
+        f"{workers} workers need about {needed} file descriptors beside those in use, and this "
+        f"process may have {allowed}: use fewer workers, or raise the limit (ulimit -n)",
+    )
 
 
 def _start(
@@ -242,9 +273,14 @@ def _start(
     ours, theirs = ctx.Pipe()
     caller_ends.add(ours)
     try:
-        args = (theirs, envs, seed, job)
+        # A forkserver is the workers' parent, ends with the caller, and starts others' children too.
+        forkserver = ctx.get_start_method() == "forkserver"
+        in_main = threading.current_thread() is threading.main_thread()
+        caller = os.getpid(), in_main or forkserver
+        args = (theirs, envs, seed, caller, job)
         process = ctx.Process(target=run_worker, name=name, args=args, daemon=daemon)
-        process.start()
+        with contextlib.nullcontext() if forkserver else held_interrupts():
+            process.start()
     except BaseException:
         ours.close()
         raise

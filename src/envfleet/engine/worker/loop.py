@@ -43,12 +43,15 @@ class Job:
     autoreset_mode: AutoresetMode
 
 
-def run_worker(connection: Connection, env_ids: range, seed: int, job: Job | bytes) -> None:
+def run_worker(
+    connection: Connection, env_ids: range, seed: int, caller: tuple[int, bool], job: Job | bytes
+) -> None:
     """Serve one shard until told to close, or until the caller is gone.
 
     A job in bytes is unpickled here, so that a module the worker lacks is an error like any other.
     """
-    guard.enter(seed)
+    pid, dies_with_parent = caller
+    guard.enter(seed, pid, dies_with_parent=dies_with_parent)
     worker = _Worker(connection, env_ids)
     try:
         worker.introduce(job)
