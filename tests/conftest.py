@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import threading
-import time
-from dataclasses import dataclass
-from pathlib import Path
 
-import psutil
 import pytest
+
+from envfleet.testing import assert_no_leaks
 
 
 def pytest_addoption(parser):
@@ -46,52 +42,6 @@ def _engine_of(item):
     return item.callspec.params.get("engine", "")
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    children: frozenset[int]
-    descriptors: frozenset[str]
-    threads: int
-    shared_memory: frozenset[str]
-
-    @classmethod
-    def take(cls) -> Snapshot:
-        return cls(
-            frozenset(_children()),
-            frozenset(_descriptors()),
-            threading.active_count(),
-            frozenset(path.name for path in Path("/dev/shm").glob("*")),
-        )
-
-    def leaks(self, before: Snapshot) -> list[str]:
-        found = [f"process {pid}" for pid in self.children - before.children]
-        found += [f"descriptor {fd}" for fd in self.descriptors - before.descriptors]
-        found += [f"/dev/shm/{name}" for name in self.shared_memory - before.shared_memory]
-        if self.threads > before.threads:
-            found.append(f"{self.threads - before.threads} threads")
-        return found
-
-
-def _children():
-    for child in psutil.Process().children(recursive=True):
-        try:
-            command = " ".join(child.cmdline())
-            if child.status() != psutil.STATUS_ZOMBIE and not _is_helper(command):
-                yield child.pid
-        except psutil.NoSuchProcess:
-            pass
-
-
-def _is_helper(command: str) -> bool:
-    """multiprocessing's own processes live as long as the caller."""
-    return "multiprocessing.forkserver" in command or "multiprocessing.resource_tracker" in command
-
-
-def _descriptors():
-    for link in list(Path("/proc/self/fd").iterdir()):
-        with contextlib.suppress(OSError):  # the listing's own descriptor is gone by now
-            yield f"{link.name} -> {link.readlink()}"
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _warm_up():
     """Start what multiprocessing starts once per process, so that it is not counted as a leak."""
@@ -115,15 +65,5 @@ def _no_leaks(_warm_up, request):
     if _engine_of(request.node).startswith("gymnasium-"):
         yield
         return
-    gc.collect()
-    before = Snapshot.take()
-    yield
-    deadline = time.monotonic() + 5
-    while True:
-        gc.collect()
-        leaks = Snapshot.take().leaks(before)
-        if not leaks:
-            return
-        if time.monotonic() > deadline:
-            pytest.fail("left behind: " + ", ".join(leaks))
-        time.sleep(0.02)
+    with assert_no_leaks():
+        yield

@@ -4,73 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-import zlib
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.spaces import GraphInstance
-
-
-def digest(value: Any) -> int:
-    """A number that depends on a value's type, dtype, shape and content."""
-
-    def text(part: Any) -> str:
-        if isinstance(part, np.ndarray):
-            return f"array{part.shape}{part.dtype}{part.tolist()}"
-        if isinstance(part, dict):
-            return "dict" + "".join(f"{key}:{text(part[key])}" for key in sorted(part))
-        if isinstance(part, GraphInstance):
-            return "graph" + text(part.nodes) + text(part.edges) + text(part.edge_links)
-        if isinstance(part, tuple):
-            return "tuple" + "".join(text(item) for item in part)
-        return f"{type(part).__name__}{part}"
-
-    return zlib.crc32(text(value).encode()) % 10_000
-
-
-class SpaceEnv(gym.Env):
-    """Samples any observation space, digests its action into reward and info, ends irregularly."""
-
-    def __init__(self, space: gym.Space, action_space: gym.Space | None = None, longest: int = 4):
-        self.observation_space = space
-        self.action_space = action_space if action_space is not None else space
-        self._longest = longest
-        self._sampler = _copy_of(space)
-        self.steps = 0
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self._sampler.seed(int(self.np_random.integers(2**31)))
-        self._length = int(self.np_random.integers(1, self._longest + 1))
-        self._ending = int(self.np_random.integers(3))
-        self.steps = 0
-        info = {"length": self._length, "options": digest(options)}
-        if self._ending == 1:
-            info["rare"] = {"word": "reset", "vector": np.arange(3.0)}
-        return self._sampler.sample(), info
-
-    def step(self, action):
-        self.steps += 1
-        reward = digest(action) / 100
-        done = self.steps >= self._length
-        info: dict[str, Any] = {"step": self.steps, "share": self.steps / self._length}
-        if self.steps % 2:
-            info["odd"] = {"digest": digest(action), "flag": bool(done), "kind": "odd"}
-        return (
-            self._sampler.sample(),
-            reward,
-            done and self._ending != 1,
-            done and self._ending != 0,
-            info,
-        )
-
-
-def _copy_of(space: gym.Space) -> gym.Space:
-    import copy  # noqa: PLC0415
-
-    return copy.deepcopy(space)
 
 
 class Pair:

@@ -31,8 +31,8 @@ from gymnasium.error import (
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 import envfleet
-from fleet_envs import CounterEnv, CustomSpace, InfoEnv, ReusedBufferEnv, SpaceEnv
-from same import assert_same
+from envfleet.testing import SpaceEnv, assert_same, compare
+from fleet_envs import CounterEnv, CustomSpace, InfoEnv, ReusedBufferEnv
 
 ENGINES = {
     "serial": envfleet.SerialVectorEnv,
@@ -128,40 +128,10 @@ LOOSE = {"text", "sequence", "sequence-stacked", "graph", "one-of", "nested-loos
 MODES = list(AutoresetMode)
 
 
-def sampler(space, num_envs, seed):
-    """Action batches as a user makes them, the same for each fleet that is compared."""
-    batched = gym.vector.utils.batch_space(space, num_envs)
-    batched.seed(seed)
-    return batched.sample
-
-
-def compare(fleet, oracle, *, steps=40, seed=123):
-    """Both fleets answer the same to the same calls, over many episodes."""
-    assert_same(fleet.reset(seed=seed), oracle.reset(seed=seed))
-    sample = sampler(oracle.single_action_space, oracle.num_envs, seed)
-    manual = oracle.metadata["autoreset_mode"] == AutoresetMode.DISABLED
-    episodes = 0
-    for _ in range(steps):
-        actions = sample()
-        answer, expected = fleet.step(actions), oracle.step(actions)
-        assert_same(answer, expected)
-        ended = expected[2] | expected[3]
-        episodes += int(ended.sum())
-        if manual and ended.any():
-            options = {"reset_mask": ended, "level": 3}
-            assert_same(fleet.reset(options=dict(options)), oracle.reset(options=dict(options)))
-    assert episodes > oracle.num_envs
-
-
 def compare_space(build, space, mode, **kwargs):
     fns = [partial(SpaceEnv, space)] * 3
     oracle = SyncVectorEnv(fns, autoreset_mode=mode)
-    fleet = build(fns, autoreset_mode=mode.value, **kwargs)
-    assert fleet.observation_space == oracle.observation_space
-    assert fleet.action_space == oracle.action_space
-    assert fleet.single_observation_space == oracle.single_observation_space
-    assert fleet.single_action_space == oracle.single_action_space
-    compare(fleet, oracle)
+    compare(build(fns, autoreset_mode=mode.value, **kwargs), oracle)
 
 
 @pytest.mark.engines("serial", "sync")
@@ -739,7 +709,7 @@ def test_a_pair_of_spaces_is_batched_first_then_single(build):
     fleet = build(fns, observation_mode=(batched, single))
     assert fleet.observation_space is batched
     assert fleet.single_observation_space is single
-    compare(fleet, SyncVectorEnv(fns, observation_mode="different"))
+    compare(fleet, SyncVectorEnv(fns, observation_mode=(batched, single)))
 
 
 @pytest.mark.parametrize("mode", ["different", "pair"])

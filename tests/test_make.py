@@ -11,8 +11,8 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import ClipReward, TimeAwareObservation
 
 import envfleet
+from envfleet.testing import assert_same
 from fleet_envs import CounterEnv
-from same import assert_same
 
 
 @pytest.mark.parametrize(

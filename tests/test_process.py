@@ -23,7 +23,8 @@ from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
 import envfleet
-from fleet_envs import CounterEnv, SpaceEnv
+from envfleet.testing import SpaceEnv
+from fleet_envs import CounterEnv
 
 Fleet = partial(envfleet.ProcessVectorEnv, context="fork", workers=2)
 

@@ -13,8 +13,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import vector as wrappers
 
 import envfleet
-from fleet_envs import CounterEnv, SpaceEnv
-from same import assert_same
+from envfleet.testing import SpaceEnv, assert_same
+from fleet_envs import CounterEnv
 
 PENDULUM = partial(gym.make, "Pendulum-v1", max_episode_steps=6)
 DICT = partial(SpaceEnv, spaces.Dict(a=spaces.Box(-1, 1, (2,)), b=spaces.Discrete(3)))

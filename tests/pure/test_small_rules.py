@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nested import PROPERTY
 
 from envfleet.engine.pool.cores import _cpu_quota, usable_cores
-from envfleet.engine.pool.supervisor import split_envs
+from envfleet.engine.pool.starting import split_envs
 from envfleet.engine.worker.waiting import BUSY_SHARE, is_waiting
 
 

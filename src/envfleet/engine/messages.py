@@ -80,13 +80,23 @@ class SetAttr:
 
 
 @dataclass(frozen=True, slots=True)
+class Renew:
+    """Bring envs whose episode was cut off to a beginning, those that raised built anew."""
+
+    env_ids: list[int]
+    seeds: list[int | None]
+    rebuild: bool
+    title: ClassVar[str] = "restart"
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Close the envs and leave."""
 
     title: ClassVar[str] = "close"
 
 
-Command: TypeAlias = Attach | Reset | Step | Call | SetAttr | Close
+Command: TypeAlias = Attach | Reset | Step | Call | SetAttr | Renew | Close
 
 
 @dataclass(slots=True)

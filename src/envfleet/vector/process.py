@@ -18,15 +18,19 @@ from gymnasium.vector.async_vector_env import AsyncState
 from envfleet.engine.arena.layout import plan_layout
 from envfleet.engine.arena.memory import allocate, map_shared
 from envfleet.engine.arena.views import shared_views
-from envfleet.engine.messages import Attach, Call, Command, Reset, SetAttr, Step
+from envfleet.engine.messages import Attach, Call, Reset, SetAttr, Step
 from envfleet.engine.pool.cores import usable_cores
 from envfleet.engine.pool.doorbell import Deadline
+from envfleet.engine.pool.recovery import Recovery
+from envfleet.engine.pool.starting import Starter
 from envfleet.engine.pool.supervisor import STUCK_PATIENCE, Pool
 from envfleet.engine.rules.actions import action_columns
+from envfleet.engine.rules.restarts import RestartBudget
 from envfleet.engine.rules.seeding import env_seeds, plan_reset
 from envfleet.engine.worker.host import EnvHost
-from envfleet.errors import WaitTimeout, name_envs
+from envfleet.errors import WaitTimeout, WorkerDied, name_envs
 from envfleet.vector.fleet import Answers, Fleet, ObservationMode, StepResult, warn_of_close
+from envfleet.vector.mending import Mender
 
 
 class ProcessVectorEnv(Fleet[ObsType, ActType]):
@@ -50,6 +54,11 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         max_concurrency: an upper bound on the number of workers.
         workers: how many processes share the envs; by default the cores this process may use, and
             never more than envs. ``workers=num_envs`` gives every env a process of its own.
+        on_failure: "raise" what went wrong, or "restart" the worker that died or the env that
+            raised; the interrupted transition is reported as truncated, with
+            ``info["worker_restarted"]``.
+        restarts: how many restarts are allowed within how many seconds.
+        step_timeout: seconds after which a worker that has not finished its step counts as dead.
     """
 
     _text_not_same = (
@@ -79,6 +88,9 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         max_concurrency: int | None = None,
         *,
         workers: int | None = None,
+        on_failure: str = "raise",
+        restarts: tuple[int, float] = (5, 60.0),
+        step_timeout: float | None = None,
     ) -> None:
         super().__init__(env_fns, copy, observation_mode, autoreset_mode)
         self.shared_memory = shared_memory
@@ -88,17 +100,30 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         self.max_concurrency = max_concurrency
         self.workers = _number_of_workers(workers, max_concurrency, self.num_envs)
         _check_host_class(worker)
+        if on_failure not in ("raise", "restart"):
+            raise ValueError(f"`on_failure` must be 'raise' or 'restart', got {on_failure!r}")
+        if step_timeout is not None and not step_timeout > 0:
+            raise ValueError(f"`step_timeout` must be above 0 or None, got {step_timeout!r}")
+        self.on_failure = on_failure
+        self.restarts = restarts
+        self.step_timeout = step_timeout
+        budget = RestartBudget(*restarts)
+        self._mender: Mender | None = None
+        self._hang = Deadline(None)
+        self._call_death: WorkerDied | None = None
         self._pending = AsyncState.DEFAULT
         self._timed_out = False
         self._warned = False
         self._pool = Pool(
-            self.env_fns,
-            self.workers,
-            context=context,
-            daemon=daemon,
-            host_class=worker or EnvHost,
-            autoreset_mode=self.autoreset_mode,
-            name=f"Worker<{type(self).__name__}>",
+            Starter(
+                self.env_fns,
+                self.workers,
+                context=context,
+                daemon=daemon,
+                host_class=worker or EnvHost,
+                autoreset_mode=self.autoreset_mode,
+                name=f"Worker<{type(self).__name__}>",
+            )
         )
         # Runs when the fleet is collected or the program ends, before multiprocessing joins its
         # children; not in forked children.
@@ -106,14 +131,14 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             self, self._pool.stop, kwargs={"terminate": True}, exitpriority=10
         )
         try:
-            self._start()
+            self._start(budget)
         except BaseException:
             self.closed = True
             self._finalizer.cancel()
             self._pool.stop(STUCK_PATIENCE)
             raise
 
-    def _start(self) -> None:
+    def _start(self, budget: RestartBudget) -> None:
         """Learn the spaces from the workers, make the arena, and give it to them."""
         self._pool.gather(Deadline(None))
         self._pool.raise_failures()
@@ -124,15 +149,19 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         final = self.autoreset_mode == AutoresetMode.SAME_STEP
         shared = observations.fixed if self.shared_memory else ()
         layout = plan_layout(self.num_envs, shared, actions.fixed, final=final)
+        attach = Attach(observations, actions, layout, self.shared_memory)
         descriptor = allocate(layout.size)
         try:
             views = shared_views(layout, map_shared(descriptor, layout.size))
-            self._pool.attach(descriptor, Attach(observations, actions, layout, self.shared_memory))
+            self._pool.attach(descriptor, attach)
+            if not self.shared_memory:
+                views = views.with_own_observations(observations.fixed, final=final)
+            self._use(views)
+            if self.on_failure == "restart":
+                recovery = Recovery(self._pool, budget, attach, descriptor, self.num_envs)
+                self._mender = Mender(self._pool, recovery, views, self._loose, self.autoreset_mode)
         finally:
             os.close(descriptor)
-        if not self.shared_memory:
-            views = views.with_own_observations(observations.fixed, final=final)
-        self._use(views)
 
     def _refuse_custom_spaces(self) -> None:
         for leaf in self._observation_structure.loose:
@@ -187,14 +216,18 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         plan = plan_reset(seeds, options, self.num_envs)
         # After a time-out: what came in time is kept, and the late workers are waited for.
         self._absorb(self._answers())
-        commands: dict[int, Command] = {}
+        commands: dict[int, Reset] = {}
         for handle in self._pool.handles:
             part = plan.shard(handle.env_ids)
             if handle.queued is not None and isinstance(handle.queued[1], Reset):
                 part = part.after(handle.queued[1].plan)
             if part.env_ids or handle.owes_reply:
                 commands[handle.index] = Reset(part)
+        if self._mender is not None:
+            commands = self._mender.with_owed_resets(commands)
         self._pool.post(commands)
+        if self._mender is not None:
+            self._mender.note_resets(commands)
         self._expect(AsyncState.WAITING_RESET)
 
     def reset_wait(self, timeout: float | None = None) -> tuple[ObsType, dict[str, Any]]:
@@ -204,7 +237,10 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             NoAsyncCallError: there is none.
             WaitTimeout: it took longer than ``timeout`` seconds; it stays pending.
         """
-        return self._answer_reset(self._wait(AsyncState.WAITING_RESET, timeout))
+        result = self._answer_reset(self._wait(AsyncState.WAITING_RESET, timeout))
+        if self._mender is not None:
+            self._mender.remember()
+        return result
 
     def step(self, actions: ActType) -> StepResult[ObsType]:
         """Step every env once, or reset it where next-step autoreset is due.
@@ -238,8 +274,10 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             {
                 handle.index: Step([c[handle.env_ids.start : handle.env_ids.stop] for c in loose])
                 for handle in self._pool.handles
+                if self._mender is None or handle.index not in self._mender.owed
             }
         )
+        self._hang = Deadline(self.step_timeout)
         self._expect(AsyncState.WAITING_STEP)
 
     def step_wait(self, timeout: float | None = None) -> StepResult[ObsType]:
@@ -251,6 +289,8 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         """
         answers = self._wait(AsyncState.WAITING_STEP, timeout)
         result = self._answer_step(answers)
+        if self._mender is not None:
+            self._mender.remember()
         if any(outcome.waits for _, outcome in answers):
             self._warn_waiting()
         return result
@@ -322,6 +362,8 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             }
         )
         self._expect(AsyncState.WAITING_CALL)
+        if self._mender is not None:
+            self._mender.recovery.note_setting(name, each)
         self._wait(AsyncState.WAITING_CALL, None)
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
@@ -339,6 +381,8 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         self.closed = True
         self._finalizer.cancel()
         failures = self._pool.stop(timeout, terminate=terminate)
+        if self._mender is not None:
+            self._mender.recovery.close()
         # A closed fleet that somebody keeps holds no shared memory and no descriptor.
         self._views = self._views.detached()
         warn_of_close(failures)
@@ -351,7 +395,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             raise NoAsyncCallError(
                 f"Calling `{name}_wait` without any prior call to `{name}_async`.", name
             )
-        if not self._pool.gather(Deadline(timeout)):
+        if not self._gather(Deadline(timeout)):
             self._timed_out = True
             raise WaitTimeout(
                 f"The call to `{name}_wait` has timed out after {timeout} second(s). "
@@ -359,10 +403,48 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
                 "again, or reset()."
             )
         self._expect(AsyncState.DEFAULT)
+        if self._mender is not None and expected == AsyncState.WAITING_STEP:
+            for worker in sorted(self._mender.owed):
+                self._mender.cut_off(worker)
         answers = self._answers()
         self._absorb(answers)
+        if self._mender is not None:
+            self._mend(expected, self._mender)
         self._pool.raise_failures()
         return answers
+
+    def _gather(self, deadline: Deadline) -> bool:
+        """Wait for all answers, replacing workers that die or hang where that is wanted."""
+        while True:
+            hang = self._hang if self._pending == AsyncState.WAITING_STEP else Deadline(None)
+            try:
+                if self._pool.gather(deadline.or_earlier(hang)):
+                    return True
+                if not hang.has_passed():
+                    return False
+                death = self._pool.kill_late(f"no answer within {self.step_timeout} s")
+            except WorkerDied as error:
+                death = error
+            if self._mender is None:
+                raise death
+            if self._pending == AsyncState.WAITING_STEP:
+                self._mender.replace_in_step(death)
+            elif self._pending == AsyncState.WAITING_RESET:
+                self._mender.replace_in_reset(death)
+            else:
+                self._mender.replace_in_call(death)
+                self._call_death = death
+
+    def _mend(self, expected: AsyncState, mender: Mender) -> None:
+        """Mend what failed in the call that has just been answered."""
+        for handle, outcome in self._pool.outcomes():
+            if expected == AsyncState.WAITING_STEP:
+                mender.mend_step(handle.index, outcome)
+            elif expected == AsyncState.WAITING_RESET:
+                mender.mend_reset(handle.index, outcome)
+        if self._call_death is not None:
+            death, self._call_death = self._call_death, None
+            raise death
 
     def _answers(self) -> Answers:
         """What has come in answer to the current call."""

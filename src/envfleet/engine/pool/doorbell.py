@@ -24,15 +24,31 @@ class Deadline:
         """Seconds left, not below 0; None means no limit."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
+    def has_passed(self) -> bool:
+        """Whether the time is over."""
+        return self._end is not None and time.monotonic() >= self._end
+
+    def or_earlier(self, other: Deadline) -> Deadline:
+        """The earlier one of two."""
+        if self._end is None or (other._end is not None and other._end < self._end):
+            return other
+        return self
+
 
 class Doorbell:
     """One kernel wait for all workers of a pool."""
 
     def __init__(self, handles: Sequence[WorkerHandle]) -> None:
-        self._by_fd = {handle.connection.fileno(): handle for handle in handles}
+        self._by_fd: dict[int, WorkerHandle] = {}
         self._poll = select.poll()
-        for fd in self._by_fd:
-            self._poll.register(fd, select.POLLIN)
+        for handle in handles:
+            self.add(handle)
+
+    def add(self, handle: WorkerHandle) -> None:
+        """Listen to a worker."""
+        fd = handle.connection.fileno()
+        self._by_fd[fd] = handle
+        self._poll.register(fd, select.POLLIN)
 
     def forget(self, handle: WorkerHandle) -> None:
         """Stop listening to a worker from which nothing more can come."""

@@ -89,6 +89,15 @@ class WorkerHandle:
         """Whether nothing more can come from this worker."""
         return self.state in (WorkerState.DEAD, WorkerState.GONE)
 
+    @property
+    def title(self) -> str:
+        """What the worker is doing, in words."""
+        if self.state is WorkerState.STARTING:
+            return "start"
+        if self.state is WorkerState.BUSY and self._sent is not None:
+            return self._sent.title
+        return "idle"
+
     def encode(self, command: Command) -> bytes:
         """The bytes of the next command; sends nothing, so that a pickling error costs nothing."""
         return encode_command(self._number + 1, command, by_reference=self._by_reference)
@@ -133,12 +142,7 @@ class WorkerHandle:
 
     def died(self) -> WorkerDied:
         """Mark the worker dead; returns the error that says so."""
-        if self.state is WorkerState.STARTING:
-            during = "start"
-        elif self.state is WorkerState.BUSY and self._sent is not None:
-            during = self._sent.title
-        else:
-            during = "idle"
+        during = self.title
         self._move(WorkerState.DEAD)
         guard.wait_for_end(self.pid, EXIT_PATIENCE)
         self.bury()

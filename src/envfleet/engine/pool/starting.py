@@ -1,24 +1,136 @@
-"""What stands in the way of starting workers: mains that cannot run twice, forked threads."""
+"""Starting workers, and what stands in the way: mains that cannot run twice, forked threads."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import multiprocessing
 import os
+import random
+import resource
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import clear_mpi_env_vars
+
+from envfleet.engine.messages import dumps
 from envfleet.engine.pool.cores import usable_cores
+from envfleet.engine.pool.handle import WorkerHandle
+from envfleet.engine.rules.seeding import derived_seed, worker_seeds
+from envfleet.engine.worker.guard import caller_ends, held_interrupts
+from envfleet.engine.worker.host import EnvFactory, EnvHost
+from envfleet.engine.worker.loop import Job, run_worker
 from envfleet.errors import WorkerDied
+
+DESCRIPTORS_PER_WORKER = 5
+"""Pipe, sentinels, and what starting takes for a moment."""
+
+_fleet_numbers = itertools.count()
 
 _NO_GUARD = 77
 """The exit code of a worker that found itself building the fleet it belongs to."""
 
 
-def refuse_missing_guard() -> None:
+def split_envs(num_envs: int, workers: int) -> list[range]:
+    """Contiguous shards whose sizes differ by one at most, the larger ones first."""
+    size, larger = divmod(num_envs, workers)
+    ends = list(itertools.accumulate(size + (w < larger) for w in range(workers)))
+    return [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+class Starter:
+    """Knows how to start each worker of one fleet, at first and again.
+
+    Args:
+        env_fns: functions that build the envs.
+        workers: how many workers share them.
+        context: multiprocessing's start method; None is the platform's default.
+        daemon: whether the workers are daemonic.
+        host_class: the kind of host that owns a worker's envs.
+        autoreset_mode: what the hosts do when an episode ends.
+        name: what the processes' names begin with.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[EnvFactory],
+        workers: int,
+        *,
+        context: str | None,
+        daemon: bool,
+        host_class: type[EnvHost],
+        autoreset_mode: AutoresetMode,
+        name: str,
+    ) -> None:
+        _refuse_missing_guard()
+        self.shards = split_envs(len(env_fns), workers)
+        self._env_fns = env_fns
+        self._context: Any = multiprocessing.get_context(context)
+        self._method = self._context.get_start_method()
+        self._daemon = daemon
+        self._host_class = host_class
+        self._autoreset_mode = autoreset_mode
+        self._name = name
+        state = random.getstate(), np.random.get_state()  # noqa: NPY002 - read, not drawn from
+        self._seeds = worker_seeds(state, next(_fleet_numbers), workers)
+        if self._method == "fork":
+            _warn_of_fork()
+
+    def start(self, index: int, generation: int = 0) -> WorkerHandle:
+        """Start worker ``index``; a later generation gets other global seeds.
+
+        Raises:
+            OSError: too few descriptors, with the number that is needed.
+        """
+        envs = self.shards[index]
+        forked = self._method == "fork"
+        job = Job([self._env_fns[i] for i in envs], self._host_class, self._autoreset_mode)
+        seed = derived_seed(self._seeds[index], generation)
+        # A forkserver is the workers' parent; it ends with the caller, and serves others too.
+        forkserver = self._method == "forkserver"
+        in_main = threading.current_thread() is threading.main_thread()
+        caller = os.getpid(), in_main or forkserver
+        sent = job if forked else dumps(job, by_reference=False)
+        interrupts = contextlib.nullcontext() if forkserver else held_interrupts()
+        try:
+            ours, theirs = self._context.Pipe()
+            caller_ends.add(ours)
+            process = self._context.Process(
+                target=run_worker,
+                name=f"{self._name}-{index}",
+                args=(theirs, envs, seed, caller, sent),
+                daemon=self._daemon,
+            )
+            with contextlib.ExitStack() as stack:
+                stack.callback(ours.close)
+                with theirs, clear_mpi_env_vars(), _hidden_missing_main(), interrupts:
+                    process.start()
+                stack.pop_all()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise _too_few_descriptors(error, len(self.shards)) from error
+            raise
+        return WorkerHandle(index, envs, process, ours, by_reference=forked)
+
+
+def _too_few_descriptors(error: OSError, workers: int) -> OSError:
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    needed = workers * DESCRIPTORS_PER_WORKER
+    return OSError(
+        error.errno,
+        f"{workers} workers need about {needed} file descriptors beside those in use, and this "
+        f"process may have {allowed}: use fewer workers, or raise the limit (ulimit -n)",
+    )
+
+
+def _refuse_missing_guard() -> None:
     """Leave at once if this process is a worker that has only come to re-import the main module.
 
     multiprocessing would refuse with a long traceback per worker; the caller tells it once.
@@ -41,7 +153,7 @@ def raise_if_missing_guard(death: WorkerDied) -> None:
 
 
 @contextlib.contextmanager
-def hidden_missing_main() -> Iterator[None]:
+def _hidden_missing_main() -> Iterator[None]:
     """Keep multiprocessing from running a main module again that is no file (``python -``)."""
     main = sys.modules["__main__"]
     path = getattr(main, "__file__", None)
@@ -55,7 +167,7 @@ def hidden_missing_main() -> Iterator[None]:
         main.__file__ = path
 
 
-def warn_of_fork() -> None:
+def _warn_of_fork() -> None:
     """Warn if native threads of torch or OpenMP run here: a forked worker may freeze in them."""
     if "torch" not in sys.modules and not _openmp_is_loaded():
         return

@@ -3,41 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import itertools
-import multiprocessing
 import os
-import random
-import resource
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import reduction
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
-from typing import Any
-
-import numpy as np
-from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import clear_mpi_env_vars
 
 from envfleet.engine.failures import Failure, raise_first
-from envfleet.engine.messages import Attach, Close, Command, Outcome, dumps
+from envfleet.engine.messages import Attach, Close, Command, Outcome
 from envfleet.engine.pool.doorbell import Deadline, Doorbell
 from envfleet.engine.pool.handle import WorkerHandle, WorkerState
-from envfleet.engine.pool.starting import (
-    hidden_missing_main,
-    raise_if_missing_guard,
-    refuse_missing_guard,
-    warn_of_fork,
-)
-from envfleet.engine.rules.seeding import worker_seeds
-from envfleet.engine.worker.guard import (
-    caller_ends,
-    held_interrupts,
-    wait_for_end,
-)
-from envfleet.engine.worker.host import EnvFactory, EnvHost
-from envfleet.engine.worker.loop import Job, run_worker
+from envfleet.engine.pool.starting import Starter, raise_if_missing_guard
+from envfleet.engine.worker.guard import wait_for_end
 from envfleet.errors import FleetBroken, WorkerDied
 
 CLOSE_PATIENCE = 30.0
@@ -47,62 +22,26 @@ STUCK_PATIENCE = 2.0
 TERM_PATIENCE = 1.0
 """Seconds between SIGTERM and SIGKILL."""
 
-DESCRIPTORS_PER_WORKER = 5
-"""Pipe, sentinels, and what starting takes for a moment."""
-
-_fleet_numbers = itertools.count()
-
-
-def split_envs(num_envs: int, workers: int) -> list[range]:
-    """Contiguous shards whose sizes differ by one at most, the larger ones first."""
-    size, larger = divmod(num_envs, workers)
-    ends = list(itertools.accumulate(size + (w < larger) for w in range(workers)))
-    return [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]
-
 
 class Pool:
     """Owns the worker processes of one fleet. Not thread-safe; useless in a forked child."""
 
-    def __init__(
-        self,
-        env_fns: Sequence[EnvFactory],
-        workers: int,
-        *,
-        context: str | None,
-        daemon: bool,
-        host_class: type[EnvHost],
-        autoreset_mode: AutoresetMode,
-        name: str,
-    ) -> None:
+    def __init__(self, starter: Starter) -> None:
         """Start the workers; they build their envs at the same time.
 
         Raises whatever starting a process raises, after the workers already started were stopped.
         """
         self._owner = os.getpid()
         self._death: WorkerDied | None = None
+        self._unheard: list[WorkerDied] = []
         self._stopped = False
+        self._starter = starter
         self.handles: list[WorkerHandle] = []
-        ctx = multiprocessing.get_context(context)
-        refuse_missing_guard()
-        by_reference = ctx.get_start_method() == "fork"
-        if by_reference:
-            warn_of_fork()
-        shards = split_envs(len(env_fns), workers)
-        state = random.getstate(), np.random.get_state()  # noqa: NPY002 - read, not drawn from
-        seeds = worker_seeds(state, next(_fleet_numbers), workers)
         try:
-            with clear_mpi_env_vars(), hidden_missing_main():
-                for index, envs in enumerate(shards):
-                    job = Job([env_fns[i] for i in envs], host_class, autoreset_mode)
-                    sent = job if by_reference else dumps(job, by_reference=False)
-                    process, pipe = _start(ctx, f"{name}-{index}", daemon, envs, seeds[index], sent)
-                    self.handles.append(
-                        WorkerHandle(index, envs, process, pipe, by_reference=by_reference)
-                    )
-        except BaseException as error:
+            for index in range(len(starter.shards)):
+                self.handles.append(starter.start(index))
+        except BaseException:
             self.stop(terminate=True)
-            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-                raise _too_few_descriptors(error, workers) from error
             raise
         self._bell = Doorbell(self.handles)
 
@@ -116,11 +55,11 @@ class Pool:
         """Send one command each to some workers, by index; the answers of the last call are gone.
 
         All commands are encoded before anything else happens, so that an argument that cannot be
-        pickled costs nothing. A descriptor follows the commands where one is given.
+        pickled costs nothing. A descriptor follows the commands where one is given. That a worker
+        turns out to be dead is said by ``gather``.
 
         Raises:
             FleetBroken: a worker died earlier.
-            WorkerDied: one died now.
         """
         self.check()
         messages = {w: self.handles[w].encode(command) for w, command in commands.items()}
@@ -133,8 +72,7 @@ class Pool:
                 if descriptor is not None:
                     reduction.send_handle(handle.connection, descriptor, handle.pid)
             except WorkerDied as death:
-                self._death = death
-                raise
+                self._unheard.append(death)
 
     def gather(self, deadline: Deadline) -> bool:
         """Wait until every worker has answered; False when the deadline came first.
@@ -147,6 +85,8 @@ class Pool:
         """
         self.check()
         try:
+            if self._unheard:
+                raise self._unheard.pop(0)
             while any(handle.owes_reply for handle in self.handles):
                 ready = self._bell.wait(deadline)
                 if not ready:
@@ -158,6 +98,68 @@ class Pool:
             raise_if_missing_guard(death)
             raise
         return True
+
+    def revive(self, worker: int, generation: int) -> WorkerHandle:
+        """Start a new worker in place of a dead one; it has yet to answer, and to be attached.
+
+        The fleet is whole again with it: it is not broken any more.
+        """
+        old = self.handles[worker]
+        self._bell.forget(old)
+        old.bury()
+        old.process.close()
+        old.connection.close()
+        self._death = None
+        handle = self.handles[worker] = self._starter.start(worker, generation)
+        self._bell.add(handle)
+        return handle
+
+    def converse(
+        self, worker: int, command: Command | None, descriptor: int | None = None
+    ) -> Outcome:
+        """One worker's answer to one command (None: to its start), whatever the others are doing.
+
+        Raises:
+            WorkerDied: it died.
+        """
+        handle = self.handles[worker]
+        try:
+            if command is not None:
+                handle.post(handle.encode(command), command)
+                if descriptor is not None:
+                    reduction.send_handle(handle.connection, descriptor, handle.pid)
+            while handle.owes_reply:
+                self._hear_any(worker)
+        except WorkerDied as death:
+            self._death = death
+            raise
+        outcome, handle.outcome = handle.outcome, None
+        return outcome or Outcome()
+
+    def _hear_any(self, worker: int) -> None:
+        """Receive what has come; another worker's death is kept for ``gather``."""
+        try:
+            for ready in self._bell.wait(Deadline(None)):
+                ready.receive()
+        except WorkerDied as death:
+            if death.worker == worker:
+                raise
+            self._bell.forget(self.handles[death.worker])
+            self._unheard.append(death)
+
+    def give_up(self, death: WorkerDied) -> None:
+        """The fleet is broken for good by this death."""
+        self._death = death
+
+    def kill_late(self, reason: str) -> WorkerDied:
+        """Kill the first worker that owes a reply; returns the death that it was given."""
+        handle = next(handle for handle in self.handles if handle.owes_reply)
+        command = handle.title
+        handle.bury()
+        self._death = WorkerDied(
+            handle.index, handle.pid, tuple(handle.env_ids), None, f"{command} ({reason})"
+        )
+        return self._death
 
     def outcomes(self) -> list[tuple[WorkerHandle, Outcome]]:
         """The answers that have come to the current call, in the envs' order."""
@@ -255,35 +257,3 @@ class Pool:
         for handle in left:
             wait_for_end(handle.pid, patience.left())
             handle.bury()
-
-
-def _too_few_descriptors(error: OSError, workers: int) -> OSError:
-    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    needed = workers * DESCRIPTORS_PER_WORKER
-    return OSError(
-        error.errno,
-        f"{workers} workers need about {needed} file descriptors beside those in use, and this "
-        f"process may have {allowed}: use fewer workers, or raise the limit (ulimit -n)",
-    )
-
-
-def _start(
-    ctx: Any, name: str, daemon: bool, envs: range, seed: int, job: Job | bytes
-) -> tuple[BaseProcess, Connection]:
-    ours, theirs = ctx.Pipe()
-    caller_ends.add(ours)
-    try:
-        # A forkserver is the workers' parent, ends with the caller, and starts others' children too.
-        forkserver = ctx.get_start_method() == "forkserver"
-        in_main = threading.current_thread() is threading.main_thread()
-        caller = os.getpid(), in_main or forkserver
-        args = (theirs, envs, seed, caller, job)
-        process = ctx.Process(target=run_worker, name=name, args=args, daemon=daemon)
-        with contextlib.nullcontext() if forkserver else held_interrupts():
-            process.start()
-    except BaseException:
-        ours.close()
-        raise
-    finally:
-        theirs.close()
-    return process, ours

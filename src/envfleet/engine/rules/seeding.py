@@ -124,3 +124,10 @@ def worker_seeds(caller_state: object, fleet: int, workers: int) -> list[int]:
             word = (word + 1) % 2**32
         seeds.append(word)
     return seeds
+
+
+def derived_seed(seed: int, generation: int) -> int:
+    """The seed of a later generation: another number, and the same one each time."""
+    if generation == 0:
+        return seed
+    return int(np.random.SeedSequence([seed, generation]).generate_state(1)[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -80,6 +81,7 @@ class EnvHost:
         not: it is the user's."""
         self.envs: list[gymnasium.Env[Any, Any]] = []
         self._due: list[bool] = []  # next-step autoreset: reset instead of the next step
+        self._due_seeding: dict[int, dict[str, int]] = {}  # and with a seed, after a restart
 
     # What a subclass may change
 
@@ -88,7 +90,7 @@ class EnvHost:
         return env_fn()
 
     def reset_env(self, i: int, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Reset env ``i``; no arguments means that its episode ended (autoreset)."""
+        """Reset env ``i``; without ``options`` its episode ended, or was cut off (autoreset)."""
         return self.envs[i].reset(**kwargs)
 
     def close_env(self, i: int) -> None:
@@ -100,10 +102,10 @@ class EnvHost:
     def build(self, env_fns: Sequence[EnvFactory]) -> Outcome:
         """Build the envs; at the first failure the ones already built are closed again."""
         outcome = Outcome()
-        for i, env_fn in enumerate(env_fns):
+        self._env_fns = env_fns
+        for i in range(len(env_fns)):
             try:
-                self.envs.append(env := self.make_env(i, env_fn))
-                _ = env.observation_space, env.action_space  # what is missing is missed here
+                self.envs.append(self._make(i))
             except self.caught as error:
                 outcome.failures.append(Failure.capture(self.first + i, "construct", error))
                 self.close()
@@ -111,6 +113,40 @@ class EnvHost:
                 return outcome
         self._due = [False] * len(self.envs)
         return outcome
+
+    def _make(self, i: int) -> gymnasium.Env[Any, Any]:
+        env = self.make_env(i, self._env_fns[i])
+        _ = env.observation_space, env.action_space  # what is missing is missed here
+        return env
+
+    def renew(
+        self, env_ids: Sequence[int], seeds: Sequence[int | None], *, rebuild: bool
+    ) -> Outcome:
+        """Bring envs whose episode was cut off to the beginning of one, as autoreset would.
+
+        Same-step autoreset resets them now, next-step at their next step, and without autoreset
+        they wait for ``reset``. ``rebuild`` closes them and builds them anew first.
+        """
+        outcome = Outcome()
+        for env, seed in zip(env_ids, seeds, strict=True):
+            i = env - self.first
+            try:
+                if rebuild:
+                    with contextlib.suppress(*self.caught):
+                        self.close_env(i)
+                    self.envs[i] = self._make(i)
+                self._failed[i] = False
+                seeding = {} if seed is None else {"seed": seed}
+                if self._same_step:
+                    observation, info = self.reset_env(i, **seeding)
+                    self._writer.write(i, observation)
+                    outcome.infos.append((env, _checked_info(info or {})))
+                elif self._next_step:
+                    self._due[i] = True
+                    self._due_seeding[i] = seeding
+            except self.caught as error:
+                self._fail(i, "restart", error, outcome)
+        return self._with_loose(outcome)
 
     def describe(self) -> Description:
         """The envs' spaces, and the first env's metadata and render mode."""
@@ -165,7 +201,8 @@ class EnvHost:
             try:
                 if is_due:
                     self._due[len(rewards)] = False
-                    observation, info = self.reset_env(len(rewards))
+                    seeding = self._due_seeding.pop(len(rewards), {})
+                    observation, info = self.reset_env(len(rewards), **seeding)
                     reward: Any = 0.0
                 else:
                     observation, reward, terminated, truncated, info = env.step(action)

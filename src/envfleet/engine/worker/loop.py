@@ -21,6 +21,7 @@ from envfleet.engine.messages import (
     Close,
     Command,
     Outcome,
+    Renew,
     Reset,
     SetAttr,
     Step,
@@ -119,6 +120,9 @@ class _Worker:
                 return self.host.set_attr(command.env_ids, command.name, command.values)
             case Attach():
                 return self._attach(command)
+            case Renew():
+                renewed = self.host.renew(command.env_ids, command.seeds, rebuild=command.rebuild)
+                return self._with_columns(renewed)
             case Close():
                 return self.host.close()
 

@@ -1,0 +1,121 @@
+"""Recovery: brings a worker that died, or an env that raised, back to where a fleet can go on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterable, Sequence
+
+from envfleet.engine.failures import Failure
+from envfleet.engine.messages import Attach, Outcome, Renew, SetAttr
+from envfleet.engine.pool.supervisor import Pool
+from envfleet.engine.rules.restarts import RestartBudget
+from envfleet.engine.rules.seeding import ResetPlan, derived_seed
+from envfleet.errors import WorkerDied
+
+_log = logging.getLogger("envfleet")
+
+
+class Recovery:
+    """Restarts within a budget, and remembers what a new worker or env must be told.
+
+    Owns a duplicate of the arena's descriptor until ``close``.
+    """
+
+    def __init__(
+        self, pool: Pool, budget: RestartBudget, attach: Attach, descriptor: int, num_envs: int
+    ) -> None:
+        self.budget = budget
+        self._pool = pool
+        self._attach = attach
+        self._descriptor = os.dup(descriptor)
+        self._settings: dict[str, list[object]] = {}
+        self._seeds: list[int | None] = [None] * num_envs
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self._descriptor)
+
+    def note_seeds(self, plan: ResetPlan) -> None:
+        """Remember the seeds that envs were given; later ones are derived from them."""
+        for env, seed in zip(plan.env_ids, plan.seeds, strict=True):
+            if seed is not None:
+                self._seeds[env] = seed
+
+    def note_setting(self, name: str, values: Sequence[object]) -> None:
+        """Remember what ``set_attr`` has set, one value per env."""
+        self._settings[name] = list(values)
+
+    def replace_worker(self, death: WorkerDied) -> None:
+        """Start a worker in place of a dead one, with the arena and what was set in its envs.
+
+        Raises:
+            WorkerDied: the budget is spent; the fleet stays broken.
+            Exception: an env that cannot be built any more.
+        """
+        while True:
+            self._spend(death)
+            _log.warning("%s Restart %d.", str(death), self.budget.spent)
+            try:
+                self._pool.revive(death.worker, self.budget.spent)
+                started = self._pool.converse(death.worker, None)
+                if started.failures:
+                    self._pool.give_up(death)
+                    raise started.failures[0].exception(f", worker {death.worker}") from death
+                self._pool.converse(death.worker, self._attach, self._descriptor)
+                self._set_again(death.worker, self._pool.handles[death.worker].env_ids)
+            except WorkerDied as again:
+                death = again
+            else:
+                return
+
+    def rebuild(self, worker: int, failure: Failure) -> Outcome:
+        """Build one env that raised anew, in its living worker.
+
+        Raises:
+            Exception: the env's own, when the budget is spent.
+        """
+        place = f", worker {worker} (pid {self._pool.handles[worker].pid})"
+        while self.budget.spend(time.monotonic()):
+            _log.warning(
+                "env %d raised %s in %s. Restart %d.",
+                failure.env,
+                failure.type_name,
+                failure.phase,
+                self.budget.spent,
+            )
+            outcome = self.renew(worker, [failure.env], rebuild=True)
+            if not outcome.failures:
+                self._set_again(worker, [failure.env])
+                return outcome
+            failure = outcome.failures[0]
+        error = failure.exception(place)
+        error.add_note(self._exhausted())
+        raise error
+
+    def renew(self, worker: int, envs: Sequence[int], *, rebuild: bool) -> Outcome:
+        """Bring envs to the beginning of an episode, with seeds derived from their old ones."""
+        seeds = [
+            None if (seed := self._seeds[env]) is None else derived_seed(seed, self.budget.spent)
+            for env in envs
+        ]
+        return self._pool.converse(worker, Renew(list(envs), seeds, rebuild))
+
+    def _set_again(self, worker: int, envs: Iterable[int]) -> None:
+        chosen = list(envs)
+        for name, values in self._settings.items():
+            command = SetAttr(chosen, name, [values[env] for env in chosen])
+            self._pool.converse(worker, command)
+
+    def _spend(self, death: WorkerDied) -> None:
+        if not self.budget.spend(time.monotonic()):
+            death.add_note(self._exhausted())
+            self._pool.give_up(death)
+            raise death
+
+    def _exhausted(self) -> str:
+        return (
+            f"restarts=({self.budget.limit}, {self.budget.window}) allows no further restart: "
+            f"{self.budget.limit} within {self.budget.window} s are spent"
+        )

@@ -1,0 +1,95 @@
+"""Leak checks: nothing that a piece of code starts or opens outlives it.
+
+Needs psutil: ``pip install envfleet[testing]``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+try:
+    import psutil
+except ImportError as error:
+    raise ImportError("the leak checks need psutil: pip install envfleet[testing]") from error
+
+
+@contextlib.contextmanager
+def assert_no_leaks(patience: float = 5.0) -> Iterator[None]:
+    """Fail if the block leaves a process, a descriptor, a thread or an entry of /dev/shm behind.
+
+    What multiprocessing starts once per program (its fork server and resource tracker) does not
+    count as a process; their descriptors do, the first time. Objects that are still referenced are
+    not collected: let go of a fleet inside the block, or close it.
+
+    Args:
+        patience: seconds that what is on its way out may take.
+
+    Raises:
+        AssertionError: naming what is left.
+    """
+    gc.collect()
+    before = Snapshot.take()
+    yield
+    deadline = time.monotonic() + patience
+    while True:
+        gc.collect()
+        leaks = Snapshot.take().leaks(before)
+        if not leaks:
+            return
+        if time.monotonic() > deadline:
+            raise AssertionError("left behind: " + ", ".join(leaks))
+        time.sleep(0.02)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What this process has at one moment."""
+
+    children: frozenset[int]
+    descriptors: frozenset[str]
+    threads: int
+    shared_memory: frozenset[str]
+
+    @classmethod
+    def take(cls) -> Snapshot:
+        """Look around."""
+        return cls(
+            frozenset(_children()),
+            frozenset(_descriptors()),
+            threading.active_count(),
+            frozenset(path.name for path in Path("/dev/shm").glob("*")),  # noqa: S108 - looked at
+        )
+
+    def leaks(self, before: Snapshot) -> list[str]:
+        """What is here and was not before, in words."""
+        found = [f"process {pid}" for pid in self.children - before.children]
+        found += [f"descriptor {fd}" for fd in self.descriptors - before.descriptors]
+        found += [f"shared memory {name}" for name in self.shared_memory - before.shared_memory]
+        if self.threads > before.threads:
+            found.append(f"{self.threads - before.threads} threads")
+        return found
+
+
+def _children() -> Iterator[int]:
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            command = " ".join(child.cmdline())
+            if child.status() != psutil.STATUS_ZOMBIE and not _is_helper(command):
+                yield child.pid
+
+
+def _is_helper(command: str) -> bool:
+    """Multiprocessing's own processes live as long as the caller."""
+    return "multiprocessing.forkserver" in command or "multiprocessing.resource_tracker" in command
+
+
+def _descriptors() -> Iterator[str]:
+    for link in list(Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(OSError):  # the listing's own descriptor is gone by now
+            yield f"{link.name} -> {link.readlink()}"

@@ -1,0 +1,165 @@
+"""Mender: what a fleet's caller sees of a worker or env that was restarted under it.
+
+The interrupted transition is reported as truncated: the observation the caller was given last,
+reward 0, and ``info["worker_restarted"]``. Same-step autoreset reports that observation as
+``final_obs``, beside the first one of the new episode; next-step resets on the next step; without
+autoreset the env waits for ``reset``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gymnasium.vector import AutoresetMode
+
+from envfleet.engine.arena.views import Views
+from envfleet.engine.failures import Failure
+from envfleet.engine.messages import Outcome, Reset
+from envfleet.engine.pool.recovery import Recovery
+from envfleet.engine.pool.supervisor import Pool
+from envfleet.engine.rules.seeding import ResetPlan
+from envfleet.errors import WorkerDied
+
+
+class Mender:
+    """Replaces what failed during a ``reset`` or ``step``, and fills in what it owes the caller."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        recovery: Recovery,
+        views: Views,
+        loose: list[list[Any]],
+        mode: AutoresetMode,
+    ) -> None:
+        self.recovery = recovery
+        self.owed: set[int] = set()
+        """Workers that were replaced outside a step; their envs are cut off in the next one."""
+        self._pool = pool
+        self._views = views
+        self._loose = loose
+        self._same_step = mode == AutoresetMode.SAME_STEP
+        self._resets: dict[int, Reset] = {}
+        self.remember()
+
+    def remember(self) -> None:
+        """Keep the observations that the caller gets: a dying worker may overwrite its rows."""
+        self._given = [column.copy() for column in self._views.observations]
+        self._given_loose = list(self._loose)
+
+    def note_resets(self, commands: dict[int, Reset]) -> None:
+        """Remember what a reset asks of each worker, in case it has to be repeated."""
+        self._resets = commands
+        for command in commands.values():
+            self.recovery.note_seeds(command.plan)
+
+    def with_owed_resets(self, commands: dict[int, Reset]) -> dict[int, Reset]:
+        """A reset that touches a replaced worker resets all its envs: none has begun an episode."""
+        complete = dict(commands)
+        for worker in self.owed & commands.keys():
+            envs = list(self._pool.handles[worker].env_ids)
+            nothing: list[None] = [None] * len(envs)
+            everyone = ResetPlan(envs, [*nothing], [*nothing])
+            complete[worker] = Reset(commands[worker].plan.after(everyone))
+        self.owed -= commands.keys()
+        return complete
+
+    def replace_in_reset(self, death: WorkerDied) -> None:
+        """Replace a worker that died in a reset, and ask the new one."""
+        self.recovery.replace_worker(death)
+        if (command := self._resets.get(death.worker)) is not None:
+            handle = self._pool.handles[death.worker]
+            handle.post(handle.encode(command), command)
+        else:
+            self.owed.add(death.worker)
+
+    def replace_in_step(self, death: WorkerDied) -> None:
+        """Replace a worker that died in a step, and answer for it."""
+        self.recovery.replace_worker(death)
+        self.cut_off(death.worker)
+
+    def replace_in_call(self, death: WorkerDied) -> None:
+        """Replace a worker that died in a call; what the call was to do is lost."""
+        self.recovery.replace_worker(death)
+        self.owed.add(death.worker)
+
+    def cut_off(self, worker: int) -> None:
+        """Answer the current step for a new worker: every transition of its envs is truncated."""
+        handle = self._pool.handles[worker]
+        renewed = self.recovery.renew(worker, handle.env_ids, rebuild=False)
+        answer = self._report(handle.env_ids, handle.env_ids, renewed)
+        for failure in renewed.failures:
+            self._take_env(answer, worker, failure)
+        handle.outcome = answer
+        self.owed.discard(worker)
+
+    def mend_step(self, worker: int, outcome: Outcome) -> None:
+        """Rebuild the envs that raised in a step; their failures become truncated transitions."""
+        self._mend(outcome, "step", lambda failure: self._take_env(outcome, worker, failure))
+
+    def mend_reset(self, worker: int, outcome: Outcome) -> None:
+        """Rebuild the envs that raised in a reset, and reset them again."""
+        self._mend(outcome, "reset", lambda failure: self._reset_env(outcome, worker, failure))
+
+    @staticmethod
+    def _mend(outcome: Outcome, phase: str, mend: Any) -> None:
+        for failure in [failure for failure in outcome.failures if failure.phase == phase]:
+            outcome.failures.remove(failure)
+            mend(failure)
+        outcome.infos.sort(key=lambda entry: entry[0])
+
+    def _take_env(self, outcome: Outcome, worker: int, failure: Failure) -> None:
+        """Rebuild one env and put its truncated transition into a shard's answer."""
+        renewed = self.recovery.rebuild(worker, failure)
+        shard = self._pool.handles[worker].env_ids
+        report = self._report(shard, [failure.env], renewed)
+        outcome.infos = [entry for entry in outcome.infos if entry[0] != failure.env]
+        outcome.infos += report.infos
+        outcome.final_loose = [*outcome.final_loose, *report.final_loose]
+
+    def _reset_env(self, outcome: Outcome, worker: int, failure: Failure) -> None:
+        shard = self._pool.handles[worker].env_ids
+        plan = self._resets[worker].plan.shard(range(failure.env, failure.env + 1))
+        while True:
+            self.recovery.rebuild(worker, failure)
+            again = self._pool.converse(worker, Reset(plan))
+            self._take_rows(shard, [failure.env], again)
+            if not again.failures:
+                outcome.infos += again.infos
+                return
+            failure = again.failures[0]
+
+    def _report(self, shard: range, envs: Sequence[int], renewed: Outcome) -> Outcome:
+        """Fill the rows of envs that were cut off; returns what goes beside them."""
+        rows = list(envs)
+        views = self._views
+        if self._same_step:
+            for final, given in zip(views.final_observations, self._given, strict=True):
+                final[rows] = given[rows]
+            self._take_rows(shard, rows, renewed)
+        else:
+            for column, given in zip(views.observations, self._given, strict=True):
+                column[rows] = given[rows]
+            for env in rows:
+                self._loose[env] = self._given_loose[env]
+        views.rewards[rows] = 0.0
+        views.terminated[rows] = False
+        views.truncated[rows] = True
+        first = dict(renewed.infos)
+        report = Outcome()
+        for env in rows:
+            info = {"final_info": {}, **first.get(env, {})} if self._same_step else {}
+            report.infos.append((env, {**info, "worker_restarted": True}))
+        if self._same_step and self._loose and self._loose[0]:
+            report.final_loose = [(env, self._given_loose[env]) for env in rows]
+        return report
+
+    def _take_rows(self, shard: range, rows: Sequence[int], outcome: Outcome) -> None:
+        """Take over what an answer carries of these envs and not of their neighbours."""
+        local = [env - shard.start for env in rows]
+        for env, i in zip(rows, local, strict=True):
+            if outcome.loose:
+                self._loose[env] = outcome.loose[i]
+        for column, block in zip(self._views.observations, outcome.observations, strict=False):
+            column[rows] = block[local]

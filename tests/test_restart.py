@@ -1,0 +1,318 @@
+"""on_failure="restart": workers that die or hang and envs that raise are replaced."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+from functools import partial
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.error import ResetNeeded
+from gymnasium.vector import AutoresetMode
+
+import envfleet
+from envfleet.testing import Fault, FaultEnv
+
+Fleet = partial(envfleet.ProcessVectorEnv, context="fork", workers=2, on_failure="restart")
+DEADLY = ["sigkill", "exit", "sigsegv", "raise", "raise-two-arguments", "raise-system-exit"]
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog):
+    caplog.set_level(logging.ERROR, logger="envfleet")
+
+
+def planned(tmp_path, phase, kind, at=1, **kwargs):
+    """A fleet of four whose env 1 (of worker 0, with env 0) fails once."""
+    fault = Fault(kind, at=at, once=str(tmp_path / "fired"))
+    fns = [FaultEnv, partial(FaultEnv, {phase: fault}), FaultEnv, FaultEnv]
+    return Fleet([partial(fn, length=5) for fn in fns], **kwargs)
+
+
+def restarted(infos, num_envs=4):
+    return infos.get("worker_restarted", np.zeros(num_envs)).astype(bool).tolist()
+
+
+@pytest.mark.parametrize("shared_memory", [True, False], ids=["shared", "piped"])
+@pytest.mark.parametrize("kind", DEADLY)
+def test_next_step_reports_the_cut_then_resets(tmp_path, kind, shared_memory, capfd):
+    with planned(tmp_path, "step", kind, at=3, shared_memory=shared_memory) as fleet:
+        fleet.reset(seed=1)
+        for _ in range(2):
+            fleet.step([1] * 4)
+        observations, rewards, terminated, truncated, infos = fleet.step([1] * 4)
+        # Env 0 shares the worker: it is lost when the process is, and not when an env raises.
+        cut = [not kind.startswith("raise"), True, False, False]
+        assert restarted(infos) == cut
+        assert truncated.tolist() == cut
+        assert not terminated.any()
+        assert rewards.tolist() == [0.0 if c else 1.0 for c in cut]
+        assert observations.tolist() == [[1, 2, 2] if c else [1, 3, 3] for c in cut]
+        observations, rewards, terminated, truncated, infos = fleet.step([1] * 4)
+        assert observations.tolist() == [[1, 0, 0] if c else [1, 4, 4] for c in cut]
+        assert rewards.tolist() == [0.0 if c else 1.0 for c in cut]
+        assert not (terminated | truncated).any()
+        assert restarted(infos) == [False] * 4
+        assert fleet.step([1] * 4)[0][1].tolist() == [1, 1, 1]
+    capfd.readouterr()  # faulthandler tells of the segmentation fault
+
+
+@pytest.mark.parametrize("shared_memory", [True, False], ids=["shared", "piped"])
+@pytest.mark.parametrize("kind", ["sigkill", "raise"])
+def test_same_step_gives_the_last_observation_as_final_and_a_new_first_one(
+    tmp_path, kind, shared_memory
+):
+    with planned(
+        tmp_path, "step", kind, at=3, shared_memory=shared_memory, autoreset_mode="SameStep"
+    ) as fleet:
+        fleet.reset(seed=1)
+        for _ in range(2):
+            fleet.step([1] * 4)
+        observations, rewards, _, truncated, infos = fleet.step([1] * 4)
+        cut = [kind == "sigkill", True, False, False]
+        assert restarted(infos) == cut == truncated.tolist()
+        assert observations.tolist() == [[1, 0, 0] if c else [1, 3, 3] for c in cut]
+        assert rewards.tolist() == [0.0 if c else 1.0 for c in cut]
+        assert [f if f is None else f.tolist() for f in infos["final_obs"]] == [
+            [1, 2, 2] if c else None for c in cut
+        ]
+        assert fleet.step([1] * 4)[0][1].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", ["sigkill", "raise"])
+def test_without_autoreset_the_env_waits_for_reset(tmp_path, kind):
+    with planned(tmp_path, "step", kind, at=2, autoreset_mode="Disabled") as fleet:
+        fleet.reset(seed=1)
+        fleet.step([1] * 4)
+        _, _, _, truncated, infos = fleet.step([1] * 4)
+        cut = restarted(infos)
+        assert truncated.tolist() == cut
+        with pytest.raises(ResetNeeded):
+            fleet.step([1] * 4)
+        observations, _ = fleet.reset(options={"reset_mask": np.array(cut)})
+        assert observations[1].tolist() == [1, 0, 0]
+        assert observations[3].tolist() == [1, 2, 2]
+        assert fleet.step([1] * 4)[0][3].tolist() == [1, 3, 3]
+
+
+@pytest.mark.parametrize("kind", ["sigkill", "raise"])
+def test_a_failure_in_reset_is_repeated_with_the_seeds_asked_for(tmp_path, kind):
+    with planned(tmp_path, "reset", kind) as fleet:
+        observations, infos = fleet.reset(seed=[10, 11, 12, 13])
+        assert observations.tolist() == [[1, 0, 0]] * 4
+        assert fleet.np_random_seed == (10, 11, 12, 13)
+        assert infos == {}
+        assert fleet.step([1] * 4)[0].tolist() == [[1, 1, 1]] * 4
+
+
+def test_a_death_in_call_is_told_after_the_restart_and_cut_off_in_the_next_step(tmp_path):
+    with planned(tmp_path, "call", "sigkill") as fleet:
+        fleet.reset(seed=1)
+        fleet.step([1] * 4)
+        with pytest.raises(envfleet.WorkerDied, match="call of 'ping'"):
+            fleet.call("ping")
+        assert len(set(fleet.call("ping"))) == 2
+        observations, rewards, _, truncated, infos = fleet.step([1] * 4)
+        assert restarted(infos) == truncated.tolist() == [True, True, False, False]
+        assert observations.tolist() == [[1, 1, 1]] * 2 + [[1, 2, 2]] * 2
+        assert rewards.tolist() == [0, 0, 1, 1]
+        assert fleet.step([1] * 4)[0].tolist() == [[1, 0, 0]] * 2 + [[1, 3, 3]] * 2
+
+
+def test_a_masked_reset_after_a_death_in_call_resets_the_whole_new_worker(tmp_path):
+    with planned(tmp_path, "call", "sigkill") as fleet:
+        fleet.reset(seed=1)
+        fleet.step([1] * 4)
+        with pytest.raises(envfleet.WorkerDied):
+            fleet.call("ping")
+        observations, _ = fleet.reset(options={"reset_mask": np.array([True, False, False, False])})
+        assert observations.tolist() == [[1, 0, 0]] * 2 + [[1, 1, 1]] * 2
+        assert fleet.step([1] * 4)[0].tolist() == [[1, 1, 1]] * 2 + [[1, 2, 2]] * 2
+
+
+def test_an_error_in_call_is_raised_and_nothing_is_restarted(tmp_path):
+    with planned(tmp_path, "call", "raise") as fleet:
+        pids = [process.pid for process in fleet.processes]
+        with pytest.raises(ValueError, match="planned"):
+            fleet.call("ping")
+        assert [process.pid for process in fleet.processes] == pids
+
+
+@pytest.mark.parametrize("kind", ["hang", "hang-stubbornly", "sigstop"])
+def test_a_step_that_takes_too_long_is_a_failure(tmp_path, kind):
+    with planned(tmp_path, "step", kind, step_timeout=0.3) as fleet:
+        fleet.reset(seed=1)
+        _, _, _, truncated, infos = fleet.step([1] * 4)
+        assert restarted(infos) == truncated.tolist() == [True, True, False, False]
+        assert fleet.step([1] * 4)[0].tolist() == [[1, 0, 0]] * 2 + [[1, 2, 2]] * 2
+
+
+def test_without_restart_a_step_that_takes_too_long_is_a_death(tmp_path):
+    fleet = planned(tmp_path, "step", "hang", step_timeout=0.3, on_failure="raise")
+    fleet.reset()
+    with pytest.raises(envfleet.WorkerDied, match=r"no answer within 0\.3 s"):
+        fleet.step([1] * 4)
+    with pytest.raises(envfleet.FleetBroken):
+        fleet.step([1] * 4)
+    fleet.close()
+
+
+def test_what_was_set_is_set_again(tmp_path):
+    for kind in ("sigkill", "raise"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        with planned(folder, "step", kind) as fleet:
+            fleet.reset()
+            fleet.set_attr("tag", [10, 11, 12, 13])
+            fleet.set_attr("length", 77)
+            fleet.step([1] * 4)
+            assert fleet.get_attr("tag") == (10, 11, 12, 13)
+            assert fleet.get_attr("length") == (77,) * 4
+
+
+def test_new_envs_get_fresh_seeds_derived_from_the_old_ones(tmp_path):
+    def seeds(folder):
+        folder.mkdir()
+        with planned(folder, "step", "sigkill") as fleet:
+            fleet.reset(seed=5)
+            fleet.step([1] * 4)
+            fleet.step([1] * 4)
+            return fleet.np_random_seed
+
+    first, again = seeds(tmp_path / "a"), seeds(tmp_path / "b")
+    assert first == again
+    assert first[2:] == (7, 8)
+    assert len({*first, 5, 6}) == 6
+
+
+def step_for_long(fleet):
+    for _ in range(20):
+        fleet.step([1, 1])
+
+
+@pytest.mark.parametrize("kind", ["sigkill", "raise"])
+def test_the_budget_ends_a_crash_loop(kind):
+    fns = [FaultEnv, partial(FaultEnv, {"step": Fault(kind)})]
+    fleet = Fleet(fns, restarts=(3, 60.0))
+    fleet.reset()
+    error = envfleet.WorkerDied if kind == "sigkill" else ValueError
+    with pytest.raises(error) as caught:
+        step_for_long(fleet)
+    assert "3 within 60.0 s are spent" in caught.value.__notes__[-1]
+    if kind == "sigkill":
+        with pytest.raises(envfleet.FleetBroken):
+            fleet.step([1, 1])
+    fleet.close()
+
+
+def test_a_worker_that_dies_while_starting_again_costs_another_restart(tmp_path):
+    class Fragile(FaultEnv):
+        """The second and third instance kill their process."""
+
+        def __init__(self):
+            count = len(list(tmp_path.iterdir()))
+            (tmp_path / str(count)).touch()
+            fatal = {"construct": Fault("sigkill")} if count in (1, 2) else {}
+            super().__init__(fatal or {"step": Fault("sigkill")} if count == 0 else fatal)
+
+    with Fleet([Fragile, FaultEnv]) as fleet:
+        fleet.reset()
+        assert restarted(fleet.step([1, 1])[4], 2) == [True, False]
+        assert fleet.step([1, 1])[0].tolist() == [[1, 0, 0], [1, 2, 2]]
+        assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_several_deaths_at_once_are_all_mended(tmp_path):
+    faults = [{"step": Fault("sigkill", at=2, once=str(tmp_path / str(i)))} for i in range(4)]
+    with Fleet([partial(FaultEnv, fault) for fault in faults], workers=4) as fleet:
+        fleet.reset()
+        fleet.step([1] * 4)
+        observations, *_, infos = fleet.step([1] * 4)
+        assert restarted(infos) == [True] * 4
+        assert observations.tolist() == [[1, 1, 1]] * 4
+
+
+def test_loose_observations_are_carried_over_too(tmp_path):
+    class Teller(FaultEnv):
+        observation_space = spaces.Dict(text=spaces.Text(20), count=spaces.Discrete(99))
+
+        def _observe(self):
+            return {"text": f"step {self.episode_steps}", "count": self.episode_steps}
+
+    for mode in AutoresetMode:
+        folder = tmp_path / mode.value
+        folder.mkdir()
+        fault = {"step": Fault("sigkill", at=2, once=str(folder / "fired"))}
+        with Fleet([partial(Teller, fault), Teller], autoreset_mode=mode) as fleet:
+            fleet.reset()
+            fleet.step([1, 1])
+            observations, *_, infos = fleet.step([1, 1])
+            expected = "step 0" if mode == AutoresetMode.SAME_STEP else "step 1"
+            assert observations["text"] == (expected, "step 2")
+            if mode == AutoresetMode.SAME_STEP:
+                assert infos["final_obs"][0] == {"text": "step 1", "count": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"on_failure": "ignore"}, "`on_failure` must be"),
+        ({"restarts": (-1, 60.0)}, "`restarts` is a pair"),
+        ({"restarts": (5, 0)}, "`restarts` is a pair"),
+        ({"step_timeout": 0}, "`step_timeout` must be"),
+    ],
+)
+def test_bad_options_are_refused(options, text):
+    with pytest.raises(ValueError, match=text):
+        envfleet.ProcessVectorEnv([FaultEnv], **options)
+
+
+def test_training_goes_on_while_workers_are_killed():
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    kills = 0
+    fns = [partial(FaultEnv, length=20)] * 6
+    with Fleet(fns, workers=3, restarts=(1000, 60.0)) as fleet:
+        observations, _ = fleet.reset(seed=1)
+        due = np.zeros(6, dtype=bool)
+        cuts = 0
+        for step in range(3000):
+            if step % 100 == 50:
+                os.kill(rng.choice(fleet.processes).pid, signal.SIGKILL)
+                kills += 1
+            before = observations
+            observations, rewards, terminated, truncated, infos = fleet.step([1] * 6)
+            cut = np.array(restarted(infos, 6))
+            assert (truncated == cut).all()
+            assert (observations[cut] == before[cut]).all()
+            plain = ~cut & ~due
+            assert (observations[plain, 1] == before[plain, 1] + 1).all(), "stale or invented"
+            assert (observations[due & ~cut, 1] == 0).all()
+            assert (rewards == plain).all()
+            cuts += int(cut.sum())
+            due = terminated | truncated
+        assert cuts == 2 * kills
+
+
+def test_a_restart_is_one_log_line(tmp_path, caplog):
+    caplog.set_level(logging.WARNING, logger="envfleet")
+    with planned(tmp_path, "step", "sigkill") as fleet:
+        fleet.reset()
+        fleet.step([1] * 4)
+    assert len(caplog.records) == 1
+    assert "SIGKILL" in caplog.text
+    assert "Restart 1." in caplog.text
+
+
+def test_gymnasiums_statistics_wrapper_goes_on_over_a_restart(tmp_path):
+    fleet = gym.wrappers.vector.RecordEpisodeStatistics(planned(tmp_path, "step", "sigkill", at=3))
+    fleet.reset(seed=1)
+    for _ in range(12):
+        fleet.step(np.ones(4, dtype=np.int64))
+    fleet.close()
