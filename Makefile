@@ -2,10 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test bench lint format clean
+.PHONY: test test-faults bench lint format clean
 
 test: .venv/installed
 	$(BIN)/python -m pytest --engines=all
+
+test-faults: .venv/installed
+	$(BIN)/python -m pytest tests/faults -m "full or not full" -n 8
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/engines.py

@@ -279,21 +279,47 @@ def fault_cell(cell: Cell, kind: str, phase: str) -> dict[str, Any]:
     return cell.finish("wrong" if outcome == "returned" else outcome, text, close)
 
 
-def too_few_actions(cell: Cell) -> dict[str, Any]:
-    """A step with 3 actions for 4 envs, then a right one, whose rewards tell whose step it was."""
+def no_fault(cell: Cell) -> dict[str, Any]:
+    """The control: nothing goes wrong, and nothing may look as if it did."""
     cell.build([FaultEnv] * NUM_ENVS)
+    outcome, value = cell.attempt(lambda: (cell.reset(), cell.step(1), cell.call(), cell.render()))
+    if outcome == "returned":
+        reset, step, pids, frames = value
+        right = is_right(reset, 1, 0) and is_right(step, 1, 1, reward=1)
+        right = right and len(pids) == NUM_ENVS and np.all(np.asarray(frames) == 1)
+        outcome, value = "fine" if right else "wrong", ""
+    return cell.finish(outcome, value, cell.close)
+
+
+def is_right(answer: Any, resets: int, steps: int, reward: float | None = None) -> bool:
+    """Whether a reset or step returned what envs with so many resets and steps would say."""
+    observations, rewards, _ = answer if isinstance(answer, tuple) else (answer, None, None)
+    counts = np.reshape(observations, (NUM_ENVS, -1))[:, :2]
+    return bool(np.all(counts == [resets, steps]) and (reward is None or np.all(rewards == reward)))
+
+
+def call_after(
+    cell: Cell,
+    envs: list[Callable[[], Any]],
+    first: Callable[[Cell], Any],
+    own: type[BaseException],
+    then: Callable[[Cell], Any],
+    expected: dict[str, Any],
+) -> dict[str, Any]:
+    """A call that must fail, and the next one: does it tell the truth?"""
+    cell.build(envs)
     cell.reset()
-    outcome, text = cell.attempt(partial(cell.step, 0, count=NUM_ENVS - 1))
-    if outcome == "opaque" and "action" in text:
-        outcome = "named"
+    outcome, text = cell.attempt(partial(first, cell), own)
     if outcome in {"named", "opaque"}:
-        then, value = cell.attempt(partial(cell.step, 1))
-        if then == "returned":
-            right = np.all(value[0] == 1) and np.all(value[1] == 1)
-            told = f"then rewards {value[1].tolist()}, observations {value[0].tolist()}"
-            outcome, text = outcome if right else "wrong", f"{text}; {told}"
+        time.sleep(0.6)
+        ending, value = cell.attempt(partial(then, cell), AlreadyPendingCallError)
+        if ending != "returned":
+            outcome, text = ending, f"{text}; then {value}"
+        elif not (expected and is_right(value, **expected)):
+            told = [np.asarray(part).tolist() for part in value[1::-1]]
+            outcome, text = "wrong", f"{text}; then {told if isinstance(value, tuple) else value}"
         else:
-            outcome, text = then, f"{text}; then {value}"
+            text = f"{text}; then right data"
     return cell.finish("wrong" if outcome == "returned" else outcome, text, cell.close)
 
 
@@ -312,55 +338,31 @@ def huge_infos(cell: Cell) -> dict[str, Any]:
     """100 MB of info from every env in one step."""
     cell.build(odd("huge info", everywhere=True))
     cell.reset()
-    outcome, value = cell.attempt(cell.step)
+    outcome, value = cell.attempt(cell.step, limit=40)
     if outcome == "returned":
         infos = value[2]
         blobs = infos["blob"] if isinstance(infos, dict) else [info["blob"] for info in infos]
         right = all(len(blob) == 10**8 and np.all(blob == i) for i, blob in enumerate(blobs))
-        outcome, value = "fine" if right else "wrong", "4 x 100 MB"
+        outcome, value = "fine" if right else "wrong", f"4 x 100 MB in {cell.facts['seconds']} s"
     return cell.finish(outcome, value, cell.close)
 
 
-def after_time_out(cell: Cell, then: str) -> dict[str, Any]:
-    """A step of 0.3 s that times out; later, when the answer has come, the next call."""
+def step_briefly(cell: Cell) -> Any:
+    """A step with a time-out that is too short for it."""
     if not cell.timeouts:
         raise NotOffered
-    cell.build(odd("", seconds=0.3))
+    return cell.step(0, 0.05)
+
+
+def close_stuck(
+    cell: Cell, kind: str = "hang", phase: str = "step", limit: float = CLOSE_LIMIT, **options: Any
+) -> dict[str, Any]:
+    """``close`` while an env is stuck in a step that nobody waits for, or in its own close."""
+    cell.build(planned(kind, phase))
     cell.reset()
-    first, text = cell.attempt(partial(cell.step, 0, 0.05), multiprocessing.TimeoutError)
-    if first != "named":
-        return cell.finish("wrong" if first == "returned" else first, text, cell.close)
-    time.sleep(0.6)
-    call = partial(cell.step, 1) if then == "step" else cell.reset
-    outcome, value = cell.attempt(call, AlreadyPendingCallError)
-    if outcome == "returned" and then == "step":
-        right = np.all(value[0][:, 0] == [1, 2, 2]) and np.all(value[1] == 1)
-        outcome = "fine" if right else "wrong"
-        value = f"rewards {value[1].tolist()}, observations {value[0][:, 0].tolist()}"
-    elif outcome == "returned":
-        outcome = "fine" if np.all(value[:, 0] == [2, 0, 1]) else "wrong"
-        value = f"observations {value[:, 0].tolist()}"
-    return cell.finish(outcome, f"{text}; then {value}", cell.close)
-
-
-def after_fault(cell: Cell, kind: str, then: str) -> dict[str, Any]:
-    """A fault in step, and what the call after its error says."""
-    cell.build(planned(kind, "step"))
-    cell.reset()
-    _, text = cell.attempt(cell.step)
-    outcome, value = cell.attempt(getattr(cell, then))
-    if outcome == "returned":
-        right = then == "reset" and np.all(value[:, :2] == [2, 0])
-        outcome, value = "fine" if right else "wrong", np.asarray(value[0]).tolist()
-    return cell.finish(outcome, f"{text}; then {value}", cell.close)
-
-
-def close_during_step(cell: Cell, kind: str, limit: float, **options: Any) -> dict[str, Any]:
-    """``close`` while an env is stuck in a step that nobody waits for."""
-    cell.build(planned(kind, "step"))
-    cell.reset()
-    cell.fleet.step_async(np.zeros(NUM_ENVS, int))
-    time.sleep(0.3)
+    if phase == "step":
+        cell.fleet.step_async(np.zeros(NUM_ENVS, int))
+        time.sleep(0.3)
     outcome, text = cell.attempt(partial(cell.close, **options), limit=limit)
     if outcome == "returned":
         seconds = cell.facts["seconds"]
@@ -390,28 +392,50 @@ def control_c(cell: Cell) -> dict[str, Any]:
     return cell.finish("fine" if outcome == "named" else outcome, text, cell.close)
 
 
+NORMAL: list[Callable[[], Any]] = [FaultEnv] * NUM_ENVS
 SPECIAL: dict[str, Callable[[Cell], dict[str, Any]]] = {
-    "too few actions, then a right step": too_few_actions,
+    "no fault": no_fault,
+    "too few actions, then a right step": lambda cell: call_after(
+        cell,
+        NORMAL,
+        lambda cell: cell.step(0, count=NUM_ENVS - 1),
+        ValueError,
+        lambda cell: cell.step(1),
+        {"resets": 1, "steps": 1, "reward": 1},
+    ),
     "transposed observation, one env": partial(odd_answer, habit="transposed", everywhere=False),
     "transposed observation, all envs": partial(odd_answer, habit="transposed", everywhere=True),
     "scalar observation": partial(odd_answer, habit="scalar", everywhere=False),
     "info does not pickle": lambda cell: odd_answer(cell, "lock", TypeError, everywhere=False),
     "info of 100 MB per env": huge_infos,
-    "time-out, later a step": partial(after_time_out, then="step"),
-    "time-out, later a reset": partial(after_time_out, then="reset"),
-    "an env raised, then reset": partial(after_fault, kind="raise", then="reset"),
-    "a worker was killed, then step": partial(after_fault, kind="sigkill", then="step"),
-    "close() in a hanging step": partial(close_during_step, kind="hang", limit=40),
-    "close(timeout=1) in a hanging step": partial(
-        close_during_step, kind="hang", limit=CLOSE_LIMIT, timeout=1
+    "time-out, later a step": lambda cell: call_after(
+        cell,
+        odd("", seconds=0.3),
+        step_briefly,
+        multiprocessing.TimeoutError,
+        lambda cell: cell.step(1),
+        {"resets": 1, "steps": 2, "reward": 1},
     ),
-    "close(terminate=True) in a hanging step": partial(
-        close_during_step, kind="hang", limit=CLOSE_LIMIT, terminate=True
+    "time-out, later a reset": lambda cell: call_after(
+        cell,
+        odd("", seconds=0.3),
+        step_briefly,
+        multiprocessing.TimeoutError,
+        Cell.reset,
+        {"resets": 2, "steps": 0},
     ),
-    "the same, deaf to SIGTERM": partial(
-        close_during_step, kind="hang-stubbornly", limit=CLOSE_LIMIT, terminate=True
+    "an env raised, then reset": lambda cell: call_after(
+        cell, planned("raise", "step"), Cell.step, ValueError, Cell.reset, {"resets": 2, "steps": 0}
     ),
-    "caller killed in a hanging step": caller_killed,
+    "a worker was killed, then step": lambda cell: call_after(
+        cell, planned("sigkill", "step"), Cell.step, NotOffered, Cell.step, {}
+    ),
+    "close(), a step hangs": partial(close_stuck, limit=40),
+    "close(timeout=1), a step hangs": partial(close_stuck, timeout=1),
+    "close(terminate=True), a step hangs": partial(close_stuck, terminate=True),
+    "the same, deaf to SIGTERM": partial(close_stuck, kind="hang-stubbornly", terminate=True),
+    "close(), env.close() hangs": partial(close_stuck, phase="close", limit=40),
+    "caller killed, a step hangs": caller_killed,
     "Ctrl-C": control_c,
 }
 
@@ -432,7 +456,7 @@ def run_inside(engine: str, fault: str, phase: str, record: Path) -> None:
     signal.signal(signal.SIGALRM, ring)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     cell = Cell(engine, record)
-    slow = fault == "close() in a hanging step"
+    slow = fault.startswith(("close(),", "info of"))
     faulthandler.dump_traceback_later(SLOW_CELL_LIMIT if slow else CELL_LIMIT, exit=True)
     try:
         result = SPECIAL[fault](cell) if phase == "special" else fault_cell(cell, fault, phase)
@@ -461,9 +485,10 @@ def run_cell(engine: str, fault: str, phase: str) -> dict[str, Any]:
                 if worker.create_time() == created:
                     workers.add(worker)
         result = told.get("result")
-        if fault == "caller killed in a hanging step":
+        if fault == "caller killed, a step hangs":
             left = wait_gone(workers, 5)
-            result = {"outcome": "fine", "text": f"{len(left)} left after 5 s", "left": len(left)}
+            outcome = "leftovers" if left else "fine"
+            result = {"outcome": outcome, "text": f"{len(left)} left after 5 s", "left": len(left)}
         noise = errors.read_bytes()[:5_000_000].decode(errors="replace")
         if result is None and code != 1:
             sys.exit(f"{engine}, {fault}, {phase} is broken, exit code {code}:\n{noise[-3000:]}")
@@ -496,7 +521,7 @@ def short(row: dict[str, Any] | None) -> str:
 def show(engine: str, told: dict[str, Any]) -> None:
     """Print the table of an engine."""
     print(f"\n{engine}: {', '.join(f'{k} {v}' for k, v in told['versions'].items())}")
-    if "cells" not in told:
+    if "cells" not in told:  # not installed
         return
     table = {(row["fault"], row["phase"]): row for row in told["cells"]}
     print(f"{'':26}" + "".join(f"{phase:18}" for phase in PHASES))

@@ -15,6 +15,13 @@ from envfleet.testing import assert_same
 from fleet_envs import CounterEnv
 
 
+def test_isolate_rules_out_this_process():
+    with envfleet.make("CartPole-v1", isolate=True) as envs:
+        assert type(envs) is envfleet.ProcessVectorEnv
+    with pytest.raises(ValueError, match="isolate"):
+        envfleet.make("CartPole-v1", backend="serial", isolate=True)
+
+
 @pytest.mark.parametrize(
     ("num_envs", "backend", "kind"),
     [

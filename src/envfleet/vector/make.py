@@ -35,6 +35,7 @@ def make(
     num_envs: int = 1,
     *,
     backend: str = "auto",
+    isolate: bool = False,
     workers: int | None = None,
     autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
     wrappers: Sequence[Wrapper] | None = (),
@@ -49,6 +50,7 @@ def make(
         num_envs: how many; may be left out with a list.
         backend: "serial" (in this process), "process" (in workers), or "auto": serial for one env,
             workers for more.
+        isolate: never run an env in this process: no crash or hang of an env can take it along.
         workers: how many worker processes; see ``ProcessVectorEnv``.
         autoreset_mode: what happens when an episode ends.
         wrappers: applied to every env, the first one innermost.
@@ -65,6 +67,12 @@ def make(
         gymnasium.error.Error: the id is unknown.
     """
     _check_words(backend, num_envs, env_kwargs)
+    if isolate:
+        if backend == "serial":
+            raise ValueError(
+                "backend='serial' runs the envs in this process: not with isolate=True"
+            )
+        backend = "process"
     options = _engine_options(workers, autoreset_mode, vector_kwargs or {})
     wrappers = tuple(wrappers or ())
     if isinstance(env, str):

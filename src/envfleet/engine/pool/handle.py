@@ -172,12 +172,12 @@ class WorkerHandle:
             return Outcome(failures=[failure])
 
     def _send(self, data: bytes, command: Command) -> None:
-        self._sent = command
-        self._move(WorkerState.BUSY)
         try:
             self.connection.send_bytes(data)
         except OSError:
-            raise self.died() from None
+            raise self.died() from None  # it was idle when it died: it never got the command
+        self._sent = command
+        self._move(WorkerState.BUSY)
 
     def _move(self, new: WorkerState) -> None:
         if new not in _LEGAL[self.state]:
