@@ -12,10 +12,12 @@ What a cell says:
     named      the caller got the env's own exception type, an error whose text names env or worker,
                or the time-out that it asked for
     opaque     any other error, from the call or from the close() after it
-    hang       the call or the close() did not return within 5 s; Ctrl-C would have ended the wait
+    hang       the call or the close() after it did not return within 5 s; a hanging call is broken
+               off as by Ctrl-C, and then closed
     wrong      stale or invented data came back as if all was well
     fine       nothing to complain about
-    +n         n workers were still running after close(), or after the constructor had failed
+    n/a        the engine does not offer what the cell is about; not counted
+    +n         n workers were still running after close() and after the fleet had been collected
 
 Faults that hang are called with the engine's own time-outs of 2 s, where it offers any.
 """
@@ -285,7 +287,7 @@ def no_fault(cell: Cell) -> dict[str, Any]:
     outcome, value = cell.attempt(lambda: (cell.reset(), cell.step(1), cell.call(), cell.render()))
     if outcome == "returned":
         reset, step, pids, frames = value
-        right = is_right(reset, 1, 0) and is_right(step, 1, 1, reward=1)
+        right = is_right(reset, 1, 0) and is_right(step, 1, 1, 1)
         right = right and len(pids) == NUM_ENVS and np.all(np.asarray(frames) == 1)
         outcome, value = "fine" if right else "wrong", ""
     return cell.finish(outcome, value, cell.close)
@@ -299,28 +301,32 @@ def is_right(answer: Any, resets: int, steps: int, reward: float | None = None) 
 
 
 def call_after(
-    cell: Cell,
     envs: list[Callable[[], Any]],
     first: Callable[[Cell], Any],
     own: type[BaseException],
     then: Callable[[Cell], Any],
-    expected: dict[str, Any],
-) -> dict[str, Any]:
-    """A call that must fail, and the next one: does it tell the truth?"""
-    cell.build(envs)
-    cell.reset()
-    outcome, text = cell.attempt(partial(first, cell), own)
-    if outcome in {"named", "opaque"}:
-        time.sleep(0.6)
-        ending, value = cell.attempt(partial(then, cell), AlreadyPendingCallError)
-        if ending != "returned":
-            outcome, text = ending, f"{text}; then {value}"
-        elif not (expected and is_right(value, **expected)):
-            told = [np.asarray(part).tolist() for part in value[1::-1]]
-            outcome, text = "wrong", f"{text}; then {told if isinstance(value, tuple) else value}"
-        else:
-            text = f"{text}; then right data"
-    return cell.finish("wrong" if outcome == "returned" else outcome, text, cell.close)
+    expected: tuple[int, ...],
+) -> Callable[[Cell], dict[str, Any]]:
+    """A case of a call that must fail, and the next one: does that tell the truth?"""
+
+    def run(cell: Cell) -> dict[str, Any]:
+        cell.build(envs)
+        cell.reset()
+        outcome, text = cell.attempt(partial(first, cell), own)
+        if outcome in {"named", "opaque"}:
+            time.sleep(0.6)
+            ending, value = cell.attempt(partial(then, cell), AlreadyPendingCallError)
+            if ending != "returned":
+                outcome = ending
+            elif is_right(value, *expected):
+                value = "right data"
+            else:
+                parts = value[:2] if isinstance(value, tuple) else value
+                outcome, value = "wrong", [np.asarray(part).tolist() for part in parts]
+            text = f"{text}; then {value}"
+        return cell.finish("wrong" if outcome == "returned" else outcome, text, cell.close)
+
+    return run
 
 
 def odd_answer(cell: Cell, habit: str, *own: type[Exception], everywhere: bool) -> dict[str, Any]:
@@ -393,42 +399,26 @@ def control_c(cell: Cell) -> dict[str, Any]:
 
 
 NORMAL: list[Callable[[], Any]] = [FaultEnv] * NUM_ENVS
+LATE = odd("", seconds=0.3), step_briefly, multiprocessing.TimeoutError
+STEP_ONES: Callable[[Cell], Any] = partial(Cell.step, action=1)
+THREE_ACTIONS: Callable[[Cell], Any] = partial(Cell.step, count=NUM_ENVS - 1)
 SPECIAL: dict[str, Callable[[Cell], dict[str, Any]]] = {
     "no fault": no_fault,
-    "too few actions, then a right step": lambda cell: call_after(
-        cell,
-        NORMAL,
-        lambda cell: cell.step(0, count=NUM_ENVS - 1),
-        ValueError,
-        lambda cell: cell.step(1),
-        {"resets": 1, "steps": 1, "reward": 1},
+    "too few actions, then a right step": call_after(
+        NORMAL, THREE_ACTIONS, ValueError, STEP_ONES, (1, 1, 1)
     ),
     "transposed observation, one env": partial(odd_answer, habit="transposed", everywhere=False),
     "transposed observation, all envs": partial(odd_answer, habit="transposed", everywhere=True),
     "scalar observation": partial(odd_answer, habit="scalar", everywhere=False),
     "info does not pickle": lambda cell: odd_answer(cell, "lock", TypeError, everywhere=False),
     "info of 100 MB per env": huge_infos,
-    "time-out, later a step": lambda cell: call_after(
-        cell,
-        odd("", seconds=0.3),
-        step_briefly,
-        multiprocessing.TimeoutError,
-        lambda cell: cell.step(1),
-        {"resets": 1, "steps": 2, "reward": 1},
+    "time-out, later a step": call_after(*LATE, STEP_ONES, (1, 2, 1)),
+    "time-out, later a reset": call_after(*LATE, Cell.reset, (2, 0)),
+    "an env raised, then reset": call_after(
+        planned("raise", "step"), Cell.step, ValueError, Cell.reset, (2, 0)
     ),
-    "time-out, later a reset": lambda cell: call_after(
-        cell,
-        odd("", seconds=0.3),
-        step_briefly,
-        multiprocessing.TimeoutError,
-        Cell.reset,
-        {"resets": 2, "steps": 0},
-    ),
-    "an env raised, then reset": lambda cell: call_after(
-        cell, planned("raise", "step"), Cell.step, ValueError, Cell.reset, {"resets": 2, "steps": 0}
-    ),
-    "a worker was killed, then step": lambda cell: call_after(
-        cell, planned("sigkill", "step"), Cell.step, NotOffered, Cell.step, {}
+    "a worker was killed, then step": call_after(
+        planned("sigkill", "step"), Cell.step, NotOffered, STEP_ONES, (1, -1)
     ),
     "close(), a step hangs": partial(close_stuck, limit=40),
     "close(timeout=1), a step hangs": partial(close_stuck, timeout=1),
@@ -490,11 +480,11 @@ def run_cell(engine: str, fault: str, phase: str) -> dict[str, Any]:
             outcome = "leftovers" if left else "fine"
             result = {"outcome": outcome, "text": f"{len(left)} left after 5 s", "left": len(left)}
         noise = errors.read_bytes()[:5_000_000].decode(errors="replace")
-        if result is None and code != 1:
+        if result is None and (code != 1 or "Timeout (" not in noise):
             sys.exit(f"{engine}, {fault}, {phase} is broken, exit code {code}:\n{noise[-3000:]}")
-        if result is None and "Timeout (" not in noise:
-            sys.exit(f"{engine}, {fault}, {phase} is broken:\n{noise[-3000:]}")
-        result = result or {"outcome": "hang", "where": "cell", "text": "stuck for good", "left": 0}
+        if result is None:
+            left = len(wait_gone(workers, 0))
+            result = {"outcome": "hang", "where": "cell", "text": "stuck for good", "left": left}
         if fault == "Ctrl-C":
             result["text"] += f"; {noise.count('Traceback (')} tracebacks on stderr"
         with contextlib.suppress(ProcessLookupError):
@@ -557,7 +547,7 @@ def measure(engine: str, jobs: int) -> dict[str, Any]:
         for row in pool.map(lambda cell: run_cell(engine, *cell), cells()):
             rows.append(row)
             print(f"{engine} {row['fault']}, {row['phase']}: {short(row)}", file=sys.stderr)
-    counted = [row for row in rows if row["outcome"] != "n/a"]
+    counted = [row for row in rows if row["outcome"] != "n/a" and row["fault"] != "no fault"]
     bad = sum(map(is_bad, counted))
     ends = "end in a hang, an opaque error, wrong data or leftovers"
     summary = f"{bad} of {len(counted)} cells {ends}"

@@ -1,4 +1,4 @@
-"""The fault matrix: which fault in which phase under which start method, and what must come of it."""
+"""The fault matrix: which fault in which phase under which start method."""
 
 from __future__ import annotations
 
@@ -72,4 +72,13 @@ def _cells():
             number += 1
 
 
-CELLS = tuple(_cells())
+def _serial_cells():
+    """The serial engine: what makes sense without processes. Ctrl-C is the user's there."""
+    for number, kind in enumerate((*SAME_TYPE, *TOLD_AS_TEXT)):
+        if kind != "raise-keyboard-interrupt":
+            for phase in PHASES:
+                door = bool(number % 2)
+                yield Cell(kind, phase, "serial", VICTIMS[number % 3], 3, door, quick=True)
+
+
+CELLS = (*_cells(), *_serial_cells())

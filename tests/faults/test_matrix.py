@@ -19,7 +19,13 @@ from matrix import CELLS, DEATHS, HANGS, SAME_TYPE, TOLD_AS_TEXT
 
 import envfleet
 from envfleet.testing import Fault, FaultEnv
+from envfleet.testing.faults import TwoArguments, Unreducible
 
+IN_PROCESS = {
+    "raise-two-arguments": TwoArguments,
+    "raise-unreducible": Unreducible,
+    "raise-huge": RuntimeError,
+}
 PARAMETERS = [
     pytest.param(cell, id=cell.id, marks=[] if cell.quick else [pytest.mark.full]) for cell in CELLS
 ]
@@ -43,6 +49,10 @@ class Scene:
         self.others = np.array([env != self.victim for env in range(self.num_envs)])
 
     def build(self):
+        if self.cell.context == "serial":
+            if self.cell.through_make:
+                return envfleet.make(self.fns, backend="serial")
+            return envfleet.SerialVectorEnv(self.fns)
         if self.cell.through_make:
             return envfleet.make(
                 self.fns,
@@ -58,7 +68,9 @@ class Scene:
     def act(self, fleet, timeout=None):
         """Do what makes the fault fire."""
         phase = self.cell.phase
-        if phase == "reset":
+        if self.cell.context == "serial":
+            self.act_serially(fleet)
+        elif phase == "reset":
             fleet.reset_async()
             fleet.reset_wait(timeout)
         elif phase == "step":
@@ -73,6 +85,14 @@ class Scene:
             os.kill(process.pid, number.get(self.cell.kind, signal.SIGTERM))
             process.join()
             fleet.step(self.actions())
+
+    def act_serially(self, fleet):
+        if self.cell.phase == "reset":
+            fleet.reset()
+        elif self.cell.phase == "step":
+            fleet.step(self.actions())
+        else:
+            fleet.call("ping" if self.cell.phase == "call" else "render")
 
     def prepare(self, fleet):
         if self.cell.phase != "reset":
@@ -115,6 +135,8 @@ def test_cell(cell, capfd):
 def check_error(scene):
     cell = scene.cell
     expected = SAME_TYPE.get(cell.kind, envfleet.EnvError)
+    if cell.context == "serial":  # nothing has to travel: only control flow is told as text
+        expected = IN_PROCESS.get(cell.kind, expected)
     if cell.phase == "construct":
         with pytest.raises(expected) as caught:
             scene.build()
@@ -146,10 +168,13 @@ def check_error(scene):
 
 
 def check_text(scene, error):
-    place = "" if scene.cell.phase == "construct" else f"worker {scene.worker} (pid "
     notes = "\n".join(error.__notes__)
     assert f"raised by env {scene.victim} in " in notes
-    assert place in notes
+    if scene.cell.context == "serial" and not isinstance(error, envfleet.EnvError):
+        assert error.__traceback__ is not None  # it is the very exception, in this process
+        return
+    if scene.cell.context != "serial":
+        assert f"worker {scene.worker} (pid " in notes
     told = error if isinstance(error, envfleet.EnvError) else error.__cause__
     assert isinstance(told, envfleet.EnvError)
     assert told.env == scene.victim

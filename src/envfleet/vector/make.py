@@ -69,9 +69,7 @@ def make(
     _check_words(backend, num_envs, env_kwargs)
     if isolate:
         if backend == "serial":
-            raise ValueError(
-                "backend='serial' runs the envs in this process: not with isolate=True"
-            )
+            raise ValueError("isolate=True forbids backend='serial': it runs envs in this process")
         backend = "process"
     options = _engine_options(workers, autoreset_mode, vector_kwargs or {})
     wrappers = tuple(wrappers or ())

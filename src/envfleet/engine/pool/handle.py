@@ -60,6 +60,7 @@ class WorkerHandle:
         env_ids: range,
         process: BaseProcess,
         connection: Connection,
+        lifeline: Connection,
         *,
         by_reference: bool,
     ) -> None:
@@ -68,6 +69,7 @@ class WorkerHandle:
         self.process = process
         self.pid = process.pid or 0  # it has been started
         self.connection = connection
+        self._lifeline = lifeline
         self.state = WorkerState.STARTING
         self.outcome: Outcome | None = None
         """The reply to the current command, once it has arrived."""
@@ -159,6 +161,12 @@ class WorkerHandle:
             self.queued = None
             if not self.is_over:
                 self._move(WorkerState.DEAD)
+
+    def discard(self) -> None:
+        """Let go of a buried worker's descriptors."""
+        self.process.close()
+        self.connection.close()
+        self._lifeline.close()
 
     def _decode(self, data: bytes) -> Outcome:
         try:

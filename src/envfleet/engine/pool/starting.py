@@ -10,7 +10,6 @@ import os
 import random
 import resource
 import sys
-import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,7 +29,7 @@ from envfleet.engine.worker.loop import Job, run_worker
 from envfleet.errors import WorkerDied
 
 DESCRIPTORS_PER_WORKER = 5
-"""Pipe, sentinels, and what starting takes for a moment."""
+"""Pipe, lifeline, sentinels, and what starting takes for a moment."""
 
 _fleet_numbers = itertools.count()
 
@@ -93,31 +92,31 @@ class Starter:
         forked = self._method == "fork"
         job = Job([self._env_fns[i] for i in envs], self._host_class, self._autoreset_mode)
         seed = derived_seed(self._seeds[index], generation)
-        # A forkserver is the workers' parent; it ends with the caller, and serves others too.
-        forkserver = self._method == "forkserver"
-        in_main = threading.current_thread() is threading.main_thread()
-        caller = os.getpid(), in_main or forkserver
         sent = job if forked else dumps(job, by_reference=False)
-        interrupts = contextlib.nullcontext() if forkserver else held_interrupts()
+        # A fork server starts others' children too, which would never hear of Ctrl-C again.
+        interrupts = contextlib.nullcontext() if self._method == "forkserver" else held_interrupts()
         try:
-            ours, theirs = self._context.Pipe()
-            caller_ends.add(ours)
-            process = self._context.Process(
-                target=run_worker,
-                name=f"{self._name}-{index}",
-                args=(theirs, envs, seed, caller, sent),
-                daemon=self._daemon,
-            )
-            with contextlib.ExitStack() as stack:
-                stack.callback(ours.close)
-                with theirs, clear_mpi_env_vars(), _hidden_missing_main(), interrupts:
+            with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+                connection, worker_end = self._context.Pipe()
+                tied_end, lifeline = self._context.Pipe(duplex=False)
+                for end in (connection, lifeline):
+                    caller_ends.add(ours.enter_context(end))
+                for end in (worker_end, tied_end):
+                    theirs.enter_context(end)
+                process = self._context.Process(
+                    target=run_worker,
+                    name=f"{self._name}-{index}",
+                    args=(worker_end, tied_end, envs, seed, sent),
+                    daemon=self._daemon,
+                )
+                with clear_mpi_env_vars(), _hidden_missing_main(), interrupts:
                     process.start()
-                stack.pop_all()
+                ours.pop_all()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise _too_few_descriptors(error, len(self.shards)) from error
             raise
-        return WorkerHandle(index, envs, process, ours, by_reference=forked)
+        return WorkerHandle(index, envs, process, connection, lifeline, by_reference=forked)
 
 
 def _too_few_descriptors(error: OSError, workers: int) -> OSError:
@@ -176,7 +175,7 @@ def _warn_of_fork() -> None:
     except OSError:
         return
     # NumPy's OpenBLAS keeps a thread per core too, but knows how to be forked.
-    native = threads - threading.active_count() - (usable_cores() - 1)
+    native = threads - len(sys._current_frames()) - (usable_cores() - 1)  # noqa: SLF001
     if native > 0:
         warnings.warn(
             "forking after torch or OpenMP has worked in this process: a worker that uses them may "

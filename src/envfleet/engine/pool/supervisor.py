@@ -107,8 +107,7 @@ class Pool:
         old = self.handles[worker]
         self._bell.forget(old)
         old.bury()
-        old.process.close()
-        old.connection.close()
+        old.discard()
         self._death = None
         handle = self.handles[worker] = self._starter.start(worker, generation)
         self._bell.add(handle)
@@ -224,8 +223,7 @@ class Pool:
                     wait_for_end(handle.pid, max(TERM_PATIENCE, deadline.left() or 0.0))
             self._end(self.handles)
             for handle in self.handles:
-                handle.process.close()
-                handle.connection.close()
+                handle.discard()
 
     def _ask_to_close(self) -> None:
         for handle in self.handles:

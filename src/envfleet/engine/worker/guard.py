@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
+import fcntl
 import os
 import random
 import select
@@ -19,36 +19,65 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 caller_ends: weakref.WeakSet[Connection] = weakref.WeakSet()
-"""The pipe ends that belong to the caller. A forked worker inherits copies of them, and as long as
-a copy is open the worker at the other end does not notice that the caller is gone."""
-
-_PR_SET_PDEATHSIG = 1
+"""The pipe ends that belong to the caller alone."""
 
 
-def enter(seed: int, caller: int, *, dies_with_parent: bool) -> None:
-    """Make this process a worker of the process ``caller``.
+def _close_inherited() -> None:
+    """Close a forked child's copies of the caller's ends.
+
+    As long as a copy is open, the worker at the other end does not notice that the caller is gone.
+    """
+    for connection in list(caller_ends):
+        with contextlib.suppress(OSError):
+            connection.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_inherited)
+
+
+def enter(seed: int, lifeline: Connection) -> None:
+    """Make this process a worker.
 
     Ctrl-C goes to the whole foreground process group: the caller handles it, workers ignore it.
     SIGTERM ends a worker at once whatever handler it inherited. A worker leads a process group of
-    its own, so that what its envs have started can be ended with it. When the caller is gone, the
-    group ends, also in the middle of a step; ``dies_with_parent`` lets the kernel see to the worker
-    itself, which needs no Python but must not be asked when a mere thread of the caller is the
-    parent: the kernel would take the end of that thread for the end of the caller.
+    its own, so that what its envs have started can be ended with it; the group ends when the other
+    end of ``lifeline`` is closed, which the caller's death does.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-    for connection in list(caller_ends):
-        with contextlib.suppress(OSError):
-            connection.close()
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
-    if dies_with_parent and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    threading.Thread(target=_end_with, args=(caller,), name="caller-watch", daemon=True).start()
+    _tie_to(lifeline)
     with contextlib.suppress(Exception):  # stderr may be replaced by something without a descriptor
         faulthandler.enable()
     seed_globals(seed)
+
+
+def _tie_to(lifeline: Connection) -> None:
+    """End this process group when the other end of the pipe is closed.
+
+    On Linux the kernel does it, also for a worker that is stuck in C code and holds the GIL: it
+    signals the owner of an asynchronous descriptor, here with SIGKILL and here the whole group.
+    """
+    fd = lifeline.fileno()
+    if sys.platform == "linux":
+        leads = os.getpgid(0) == os.getpid()
+        fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpid() if leads else os.getpid())
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
+        if select.select([fd], [], [], 0)[0]:
+            _end_with(lifeline)  # too late to be told
+    else:
+        threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+
+
+def _end_with(lifeline: Connection) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        lifeline.recv_bytes()
+    end_group(os.getpid())
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def seed_globals(seed: int) -> None:
@@ -57,15 +86,6 @@ def seed_globals(seed: int) -> None:
     np.random.seed(seed)  # noqa: NPY002 - the legacy global generator is what envs may use
     if (torch := sys.modules.get("torch")) is not None:
         torch.manual_seed(seed)
-
-
-def _end_with(caller: int) -> None:
-    """Wait for the caller's end, then end this process and all that its envs have started."""
-    try:
-        wait_for_end(caller)
-    finally:
-        end_group(os.getpid())
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def end_group(pid: int) -> None:

@@ -45,14 +45,13 @@ class Job:
 
 
 def run_worker(
-    connection: Connection, env_ids: range, seed: int, caller: tuple[int, bool], job: Job | bytes
+    connection: Connection, lifeline: Connection, env_ids: range, seed: int, job: Job | bytes
 ) -> None:
     """Serve one shard until told to close, or until the caller is gone.
 
     A job in bytes is unpickled here, so that a module the worker lacks is an error like any other.
     """
-    pid, dies_with_parent = caller
-    guard.enter(seed, pid, dies_with_parent=dies_with_parent)
+    guard.enter(seed, lifeline)
     worker = _Worker(connection, env_ids)
     try:
         worker.introduce(job)
