@@ -290,12 +290,15 @@ def test_a_program_without_a_main_guard_gets_one_readable_error(tmp_path):
 def test_forking_after_torch_has_worked_gives_one_warning():
     pytest.importorskip("torch")
     script = """
-import torch, warnings
+import time, torch, warnings
 import envfleet
+from envfleet.engine.pool.starting import _openmp_threads_wait
 from envfleet.testing import FaultEnv
 for work in (False, True):
-    if work:
+    deadline = time.monotonic() + 10
+    while work and not _openmp_threads_wait() and time.monotonic() < deadline:
         torch.randn(1_000_000).exp().sum()
+        time.sleep(0.1)   # they spin for a moment before they wait
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for context in ("fork", "forkserver"):

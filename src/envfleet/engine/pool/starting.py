@@ -20,7 +20,6 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import clear_mpi_env_vars
 
 from envfleet.engine.messages import dumps
-from envfleet.engine.pool.cores import usable_cores
 from envfleet.engine.pool.handle import WorkerHandle
 from envfleet.engine.rules.seeding import derived_seed, worker_seeds
 from envfleet.engine.worker.guard import caller_ends, held_interrupts
@@ -167,16 +166,12 @@ def _hidden_missing_main() -> Iterator[None]:
 
 
 def _warn_of_fork() -> None:
-    """Warn if native threads of torch or OpenMP run here: a forked worker may freeze in them."""
-    if "torch" not in sys.modules and not _openmp_is_loaded():
-        return
+    """Warn if OpenMP threads wait in this process (torch's are): a forked worker may freeze."""
     try:
-        threads = len(list(Path("/proc/self/task").iterdir()))
-    except OSError:
+        waiting = _openmp_threads_wait()
+    except (OSError, ValueError):  # not Linux, or not allowed to look
         return
-    # NumPy's OpenBLAS keeps a thread per core too, but knows how to be forked.
-    native = threads - len(sys._current_frames()) - (usable_cores() - 1)  # noqa: SLF001
-    if native > 0:
+    if waiting:
         warnings.warn(
             "forking after torch or OpenMP has worked in this process: a worker that uses them may "
             'freeze. Build the fleet first, or pass context="forkserver".',
@@ -184,9 +179,18 @@ def _warn_of_fork() -> None:
         )
 
 
-def _openmp_is_loaded() -> bool:
-    try:
-        maps = Path("/proc/self/maps").read_text()
-    except OSError:
+def _openmp_threads_wait() -> bool:
+    """Whether a thread of this process is blocked inside an OpenMP runtime."""
+    runtime = []
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if any(name in line for name in ("libgomp", "libomp", "libiomp")):
+            start, end = line.split()[0].split("-")
+            runtime.append(range(int(start, 16), int(end, 16)))
+    if not runtime:
         return False
-    return any(name in maps for name in ("libgomp", "libomp", "libiomp"))
+    for task in Path("/proc/self/task").iterdir():
+        # "running", or a system call whose last number is the instruction pointer.
+        place = (task / "syscall").read_text().split()[-1]
+        if place.startswith("0x") and any(int(place, 16) in mapped for mapped in runtime):
+            return True
+    return False
