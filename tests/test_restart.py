@@ -316,3 +316,221 @@ def test_gymnasiums_statistics_wrapper_goes_on_over_a_restart(tmp_path):
     for _ in range(12):
         fleet.step(np.ones(4, dtype=np.int64))
     fleet.close()
+
+
+# What else can go wrong on the way
+
+
+def kill(fleet, *workers):
+    for worker in workers:
+        os.kill(fleet.processes[worker].pid, signal.SIGKILL)
+        fleet.processes[worker].join()
+
+
+def test_workers_that_died_idle_together_are_all_mended():
+    with Fleet([FaultEnv] * 3, workers=3) as fleet:
+        fleet.reset()
+        fleet.step([1] * 3)
+        kill(fleet, 0, 1)
+        observations, *_, infos = fleet.step([1] * 3)
+        assert restarted(infos, 3) == [True, True, False]
+        assert observations.tolist() == [[1, 1, 1], [1, 1, 1], [1, 2, 2]]
+        assert fleet.step([1] * 3)[0].tolist() == [[1, 0, 0], [1, 0, 0], [1, 3, 3]]
+
+
+def test_a_death_while_another_env_is_rebuilt_is_mended_in_the_next_step(tmp_path):
+    class Slow(FaultEnv):
+        """Kills the other worker while it is built for the second time."""
+
+        def __init__(self):
+            once = tmp_path / "built"
+            if once.exists():
+                os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+            once.touch()
+            super().__init__({"step": Fault("raise", once=str(tmp_path / "fired"))})
+
+    with Fleet([Slow, FaultEnv]) as fleet:
+        (tmp_path / "pid").write_text(str(fleet.processes[1].pid))
+        fleet.reset()
+        assert restarted(fleet.step([1, 1])[4], 2) == [True, False]
+        assert restarted(fleet.step([1, 1])[4], 2) == [False, True]
+        assert fleet.step([1, 1])[0].tolist() == [[1, 1, 1], [1, 0, 0]]
+
+
+@pytest.mark.parametrize("phase", ["construct", "reset"])
+def test_a_new_worker_that_dies_while_it_is_renewed_costs_another_restart(tmp_path, phase):
+    fatal = {
+        "step": Fault("raise", once=str(tmp_path / "step")),
+        phase: Fault("sigkill", once=str(tmp_path / phase)),
+    }
+    (tmp_path / phase).touch()
+    with Fleet([partial(FaultEnv, fatal), FaultEnv], autoreset_mode="SameStep") as fleet:
+        fleet.reset()
+        (tmp_path / phase).unlink()
+        observations, *_, infos = fleet.step([1, 1])
+        assert restarted(infos, 2) == [True, False]
+        assert observations.tolist() == [[1, 0, 0], [1, 1, 1]]
+        assert fleet.step([1, 1])[0].tolist() == [[1, 1, 1], [1, 2, 2]]
+
+
+def test_a_worker_replaced_after_a_call_may_die_again_before_the_next_step(tmp_path):
+    with planned(tmp_path, "call", "sigkill") as fleet:
+        fleet.reset()
+        with pytest.raises(envfleet.WorkerDied):
+            fleet.call("ping")
+        kill(fleet, 0)
+        assert restarted(fleet.step([1] * 4)[4]) == [True, True, False, False]
+        assert fleet.step([1] * 4)[0][0].tolist() == [1, 0, 0]
+
+
+def test_a_masked_reset_in_which_the_worker_dies_resets_its_neighbours_and_says_so():
+    with Fleet([FaultEnv] * 4) as fleet:
+        fleet.reset(seed=1)
+        fleet.step([1] * 4)
+        kill(fleet, 0)
+        mask = np.array([True, False, False, False])
+        observations, infos = fleet.reset(options={"reset_mask": mask})
+        assert observations.tolist() == [[1, 0, 0]] * 2 + [[1, 1, 1]] * 2
+        assert restarted(infos) == [False, True, False, False]
+        assert fleet.step([1] * 4)[0].tolist() == [[1, 1, 1]] * 2 + [[1, 2, 2]] * 2
+
+
+@pytest.mark.parametrize("shared_memory", [True, False], ids=["shared", "piped"])
+@pytest.mark.parametrize("text", [False, True], ids=["fixed", "loose"])
+def test_a_masked_reset_after_a_restart_leaves_the_neighbours_rows_alone(shared_memory, text):
+    class Teller(FaultEnv):
+        observation_space = spaces.Text(20) if text else FaultEnv.observation_space
+
+        def _observe(self):
+            return f"step {self.episode_steps}" if text else super()._observe()
+
+    options = {"autoreset_mode": "Disabled", "shared_memory": shared_memory}
+    with Fleet([Teller] * 2, workers=1, **options) as fleet:
+        fleet.reset()
+        fleet.step([1, 1])
+        kill(fleet, 0)
+        fleet.step([1, 1])
+        observations, _ = fleet.reset(options={"reset_mask": np.array([True, False])})
+        expected = ["step 0", "step 1"] if text else [[1, 0, 0], [1, 1, 1]]
+        assert [o if text else o.tolist() for o in observations] == expected
+
+
+def test_a_rebuilt_env_is_reset_with_what_was_set(tmp_path):
+    class Scaled(FaultEnv):
+        def _observe(self):
+            return super()._observe() + (self.tag or 0)
+
+    fault = {"step": Fault("raise", once=str(tmp_path / "fired"))}
+    with Fleet([partial(Scaled, fault), Scaled], autoreset_mode="SameStep") as fleet:
+        fleet.set_attr("tag", 100)
+        fleet.reset()
+        assert fleet.step([1, 1])[0].tolist() == [[101, 100, 100], [101, 101, 101]]
+
+
+def test_the_seed_of_a_restart_is_used_once():
+    class Seeds(FaultEnv):
+        def __init__(self):
+            super().__init__(length=2)
+            self.seen = []
+
+        def reset(self, *, seed=None, options=None):
+            self.seen.append(seed)
+            return super().reset(seed=seed, options=options)
+
+    for mode in ("NextStep", "Disabled"):
+        with Fleet([Seeds], workers=1, autoreset_mode=mode) as fleet:
+            fleet.reset(seed=5)
+            kill(fleet, 0)
+            fleet.step([1])
+            if mode == "NextStep":
+                fleet.reset(seed=77)
+                for _ in range(4):
+                    fleet.step([1])
+                assert fleet.get_attr("seen") == ([77, None],)
+            else:
+                fleet.reset()
+                ((fresh,),) = fleet.get_attr("seen")
+                assert fresh not in (None, 5)
+
+
+def test_what_could_not_be_set_is_not_set_again():
+    class Picky(FaultEnv):
+        def __setattr__(self, name, value):
+            if value == "bad":
+                raise ValueError("bad")
+            super().__setattr__(name, value)
+
+    with Fleet([Picky] * 2) as fleet:
+        fleet.reset()
+        fleet.set_attr("tag", "good")
+        with pytest.raises(ValueError, match="bad"):
+            fleet.set_attr("tag", "bad")
+        kill(fleet, 0)
+        fleet.step([1, 1])
+        assert fleet.get_attr("tag") == ("good", "good")
+
+
+def test_a_reset_after_a_time_out_does_not_wait_for_a_hung_step(tmp_path):
+    with planned(tmp_path, "step", "hang", step_timeout=0.5) as fleet:
+        fleet.reset()
+        fleet.step_async([1] * 4)
+        with pytest.raises(envfleet.WaitTimeout):
+            fleet.step_wait(timeout=0.1)
+        assert fleet.reset()[0][1].tolist() == [1, 0, 0]
+        assert fleet.step([1] * 4)[0][1].tolist() == [1, 1, 1]
+
+
+def test_a_hang_while_an_env_is_renewed_is_a_failure_too(tmp_path):
+    fatal = {
+        "step": Fault("sigkill", once=str(tmp_path / "step")),
+        "reset": Fault("hang", once=str(tmp_path / "reset")),
+    }
+    (tmp_path / "reset").touch()
+    options = {"autoreset_mode": "SameStep", "step_timeout": 0.5}
+    with Fleet([partial(FaultEnv, fatal), FaultEnv], **options) as fleet:
+        fleet.reset()
+        (tmp_path / "reset").unlink()
+        assert restarted(fleet.step([1, 1])[4], 2) == [True, False]
+
+
+def test_a_restart_that_cannot_start_leaves_the_fleet_broken_and_closable(monkeypatch):
+    fleet = Fleet([FaultEnv] * 2)
+    fleet.reset()
+    kill(fleet, 0)
+
+    def refuse(*args):
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(fleet._pool._starter, "start", refuse)
+    with pytest.raises(OSError, match="no more processes"):
+        fleet.step([1, 1])
+    with pytest.raises(envfleet.FleetBroken):
+        fleet.step_wait()
+    fleet.close()
+    fleet.close_extras()
+
+
+def test_a_fleet_with_restarts_that_is_dropped_leaves_nothing():
+    for _ in range(3):
+        Fleet([FaultEnv] * 2).reset()
+
+
+def test_close_from_another_thread_ends_a_blocked_wait():
+    import threading  # noqa: PLC0415
+
+    fleet = Fleet([FaultEnv, partial(FaultEnv, {"step": Fault("hang")})], on_failure="raise")
+    fleet.reset()
+    fleet.step_async([1, 1])
+    closed = []
+
+    def close():
+        with pytest.warns(UserWarning, match="Calling `close` while waiting"):
+            fleet.close(timeout=0.2)
+        closed.append(True)
+
+    closer = threading.Timer(0.2, close)
+    closer.start()
+    with pytest.raises((gym.error.ClosedEnvironmentError, envfleet.WorkerDied)):
+        fleet.step_wait()
+    closer.join()
+    assert closed

@@ -67,7 +67,7 @@ class WorkerDied(EnvfleetError):  # noqa: N818 - the name says what happened
         return (
             f"worker {self.worker} (pid {self.pid}, envs {name_envs(self.envs)}) "
             f"{name_exit(self.exitcode)} {when}. "
-            "The fleet is broken: call close() and build a new one."
+            "Without on_failure='restart' the fleet is broken now: close() it."
         )
 
 

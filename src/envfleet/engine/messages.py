@@ -80,12 +80,25 @@ class SetAttr:
 
 
 @dataclass(frozen=True, slots=True)
+class Rebuild:
+    """Close some envs and build them anew."""
+
+    env_ids: list[int]
+    title: ClassVar[str] = "restart"
+
+
+@dataclass(frozen=True, slots=True)
 class Renew:
-    """Bring envs whose episode was cut off to a beginning, those that raised built anew."""
+    """Bring envs whose episode was cut off to the beginning of one.
+
+    ``observations`` and ``loose`` are what the caller shows of them, as far as the worker has to
+    send it again one day: rows per column not in shared memory, and loose values per env.
+    """
 
     env_ids: list[int]
     seeds: list[int | None]
-    rebuild: bool
+    observations: list[Array]
+    loose: list[list[Any]]
     title: ClassVar[str] = "restart"
 
 
@@ -96,7 +109,7 @@ class Close:
     title: ClassVar[str] = "close"
 
 
-Command: TypeAlias = Attach | Reset | Step | Call | SetAttr | Renew | Close
+Command: TypeAlias = Attach | Reset | Step | Call | SetAttr | Rebuild | Renew | Close
 
 
 @dataclass(slots=True)

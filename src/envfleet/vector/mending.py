@@ -32,6 +32,8 @@ class Mender:
         views: Views,
         loose: list[list[Any]],
         mode: AutoresetMode,
+        *,
+        piped: bool,
     ) -> None:
         self.recovery = recovery
         self.owed: set[int] = set()
@@ -40,6 +42,7 @@ class Mender:
         self._views = views
         self._loose = loose
         self._same_step = mode == AutoresetMode.SAME_STEP
+        self._piped = piped
         self._resets: dict[int, Reset] = {}
         self.remember()
 
@@ -58,21 +61,39 @@ class Mender:
         """A reset that touches a replaced worker resets all its envs: none has begun an episode."""
         complete = dict(commands)
         for worker in self.owed & commands.keys():
-            envs = list(self._pool.handles[worker].env_ids)
-            nothing: list[None] = [None] * len(envs)
-            everyone = ResetPlan(envs, [*nothing], [*nothing])
-            complete[worker] = Reset(commands[worker].plan.after(everyone))
+            complete[worker] = self._completed(worker, commands[worker])
         self.owed -= commands.keys()
         return complete
 
+    def _completed(self, worker: int, command: Reset) -> Reset:
+        envs = self._pool.handles[worker].env_ids
+        seeds = [self.recovery.fresh_seed(env) for env in envs]
+        everyone = ResetPlan(list(envs), seeds, [None] * len(envs))
+        return Reset(command.plan.after(everyone))
+
     def replace_in_reset(self, death: WorkerDied) -> None:
-        """Replace a worker that died in a reset, and ask the new one."""
-        self.recovery.replace_worker(death)
-        if (command := self._resets.get(death.worker)) is not None:
-            handle = self._pool.handles[death.worker]
-            handle.post(handle.encode(command), command)
-        else:
-            self.owed.add(death.worker)
+        """Replace a worker that died in a reset, and have all its envs reset by the new one."""
+        worker = death.worker
+        if worker not in self._resets:
+            self.replace_in_call(death)
+            return
+        asked = set(self._resets[worker].plan.env_ids)
+        while True:
+            self.recovery.replace_worker(death)
+            command = self._completed(worker, self._resets[worker])
+            try:
+                outcome = self._pool.converse(worker, command)
+            except WorkerDied as again:
+                death = again
+                continue
+            handle = self._pool.handles[worker]
+            for env in handle.env_ids:
+                if env not in asked:
+                    outcome.infos.append((env, {"worker_restarted": True}))
+            outcome.infos.sort(key=lambda entry: entry[0])
+            handle.outcome = outcome
+            self._pool.restored()
+            return
 
     def replace_in_step(self, death: WorkerDied) -> None:
         """Replace a worker that died in a step, and answer for it."""
@@ -83,42 +104,68 @@ class Mender:
         """Replace a worker that died in a call; what the call was to do is lost."""
         self.recovery.replace_worker(death)
         self.owed.add(death.worker)
+        self._pool.restored()
 
     def cut_off(self, worker: int) -> None:
         """Answer the current step for a new worker: every transition of its envs is truncated."""
-        handle = self._pool.handles[worker]
-        renewed = self.recovery.renew(worker, handle.env_ids, rebuild=False)
-        answer = self._report(handle.env_ids, handle.env_ids, renewed)
-        for failure in renewed.failures:
-            self._take_env(answer, worker, failure)
-        handle.outcome = answer
-        self.owed.discard(worker)
+        while True:
+            handle = self._pool.handles[worker]
+            try:
+                renewed = self._renew(worker, handle.env_ids)
+                answer = self._report(handle.env_ids, handle.env_ids, renewed)
+                for failure in renewed.failures:
+                    self._take_env(answer, worker, failure)
+            except WorkerDied as death:
+                self.recovery.replace_worker(death)
+                continue
+            handle.outcome = answer
+            self.owed.discard(worker)
+            self._pool.restored()
+            return
 
     def mend_step(self, worker: int, outcome: Outcome) -> None:
         """Rebuild the envs that raised in a step; their failures become truncated transitions."""
-        self._mend(outcome, "step", lambda failure: self._take_env(outcome, worker, failure))
+        try:
+            for failure in _taken(outcome, "step"):
+                self._take_env(outcome, worker, failure)
+        except WorkerDied as death:
+            self.replace_in_step(death)
 
     def mend_reset(self, worker: int, outcome: Outcome) -> None:
         """Rebuild the envs that raised in a reset, and reset them again."""
-        self._mend(outcome, "reset", lambda failure: self._reset_env(outcome, worker, failure))
+        try:
+            for failure in _taken(outcome, "reset"):
+                self._reset_env(outcome, worker, failure)
+        except WorkerDied as death:
+            self.replace_in_reset(death)
+            again = self._pool.handles[worker].outcome
+            if again is not None:
+                shard = self._pool.handles[worker].env_ids
+                self._take_rows(shard, shard, again)
+                self.mend_reset(worker, again)
 
-    @staticmethod
-    def _mend(outcome: Outcome, phase: str, mend: Any) -> None:
-        for failure in [failure for failure in outcome.failures if failure.phase == phase]:
-            outcome.failures.remove(failure)
-            mend(failure)
-        outcome.infos.sort(key=lambda entry: entry[0])
+    def _renew(self, worker: int, envs: Sequence[int]) -> Outcome:
+        rows = list(envs)
+        blocks = [given[rows] for given in self._given] if self._piped else []
+        return self.recovery.renew(worker, rows, blocks, [self._given_loose[env] for env in rows])
 
     def _take_env(self, outcome: Outcome, worker: int, failure: Failure) -> None:
         """Rebuild one env and put its truncated transition into a shard's answer."""
-        renewed = self.recovery.rebuild(worker, failure)
         shard = self._pool.handles[worker].env_ids
+        while True:
+            self.recovery.rebuild(worker, failure)
+            renewed = self._renew(worker, [failure.env])
+            if not renewed.failures:
+                break
+            failure = renewed.failures[0]
         report = self._report(shard, [failure.env], renewed)
         outcome.infos = [entry for entry in outcome.infos if entry[0] != failure.env]
         outcome.infos += report.infos
+        outcome.infos.sort(key=lambda entry: entry[0])
         outcome.final_loose = [*outcome.final_loose, *report.final_loose]
 
     def _reset_env(self, outcome: Outcome, worker: int, failure: Failure) -> None:
+        """Rebuild one env and reset it as it was asked to."""
         shard = self._pool.handles[worker].env_ids
         plan = self._resets[worker].plan.shard(range(failure.env, failure.env + 1))
         while True:
@@ -126,7 +173,7 @@ class Mender:
             again = self._pool.converse(worker, Reset(plan))
             self._take_rows(shard, [failure.env], again)
             if not again.failures:
-                outcome.infos += again.infos
+                outcome.infos = sorted([*outcome.infos, *again.infos], key=lambda entry: entry[0])
                 return
             failure = again.failures[0]
 
@@ -163,3 +210,10 @@ class Mender:
                 self._loose[env] = outcome.loose[i]
         for column, block in zip(self._views.observations, outcome.observations, strict=False):
             column[rows] = block[local]
+
+
+def _taken(outcome: Outcome, phase: str) -> list[Failure]:
+    """The failures of a phase, taken out of an answer."""
+    taken = [failure for failure in outcome.failures if failure.phase == phase]
+    outcome.failures = [failure for failure in outcome.failures if failure.phase != phase]
+    return taken

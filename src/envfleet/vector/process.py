@@ -158,8 +158,17 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
                 views = views.with_own_observations(observations.fixed, final=final)
             self._use(views)
             if self.on_failure == "restart":
-                recovery = Recovery(self._pool, budget, attach, descriptor, self.num_envs)
-                self._mender = Mender(self._pool, recovery, views, self._loose, self.autoreset_mode)
+                recovery = Recovery(
+                    self._pool, budget, attach, descriptor, self.num_envs, self.step_timeout
+                )
+                self._mender = Mender(
+                    self._pool,
+                    recovery,
+                    views,
+                    self._loose,
+                    self.autoreset_mode,
+                    piped=not self.shared_memory,
+                )
         finally:
             os.close(descriptor)
 
@@ -214,6 +223,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             # Gymnasium's text has no full stop here, and has one everywhere else.
             self._assert_not_pending("reset_async", end="")
         plan = plan_reset(seeds, options, self.num_envs)
+        self._call_death = None
         # After a time-out: what came in time is kept, and the late workers are waited for.
         self._absorb(self._answers())
         commands: dict[int, Reset] = {}
@@ -362,9 +372,9 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             }
         )
         self._expect(AsyncState.WAITING_CALL)
+        self._wait(AsyncState.WAITING_CALL, None)
         if self._mender is not None:
             self._mender.recovery.note_setting(name, each)
-        self._wait(AsyncState.WAITING_CALL, None)
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
         """Stop the workers: each is asked to close its envs, then SIGTERM, then SIGKILL.
@@ -381,8 +391,6 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         self.closed = True
         self._finalizer.cancel()
         failures = self._pool.stop(timeout, terminate=terminate)
-        if self._mender is not None:
-            self._mender.recovery.close()
         # A closed fleet that somebody keeps holds no shared memory and no descriptor.
         self._views = self._views.detached()
         warn_of_close(failures)
@@ -410,13 +418,17 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         self._absorb(answers)
         if self._mender is not None:
             self._mend(expected, self._mender)
+            answers = self._answers()
         self._pool.raise_failures()
         return answers
 
     def _gather(self, deadline: Deadline) -> bool:
         """Wait for all answers, replacing workers that die or hang where that is wanted."""
         while True:
-            hang = self._hang if self._pending == AsyncState.WAITING_STEP else Deadline(None)
+            # A step that is late counts as hung also when a reset is waiting for it.
+            late_step = any(handle.queued is not None for handle in self._pool.handles)
+            stepping = self._pending == AsyncState.WAITING_STEP or late_step
+            hang = self._hang if stepping else Deadline(None)
             try:
                 if self._pool.gather(deadline.or_earlier(hang)):
                     return True
@@ -425,6 +437,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
                 death = self._pool.kill_late(f"no answer within {self.step_timeout} s")
             except WorkerDied as error:
                 death = error
+            super()._assert_is_running()  # another thread may have closed the fleet
             if self._mender is None:
                 raise death
             if self._pending == AsyncState.WAITING_STEP:

@@ -46,15 +46,14 @@ class Doorbell:
 
     def add(self, handle: WorkerHandle) -> None:
         """Listen to a worker."""
-        fd = handle.connection.fileno()
-        self._by_fd[fd] = handle
-        self._poll.register(fd, select.POLLIN)
+        self._by_fd[handle.fd] = handle
+        self._poll.register(handle.fd, select.POLLIN)
 
     def forget(self, handle: WorkerHandle) -> None:
         """Stop listening to a worker from which nothing more can come."""
-        fd = handle.connection.fileno()
-        if self._by_fd.pop(fd, None) is not None:
-            self._poll.unregister(fd)
+        if self._by_fd.get(handle.fd) is handle:
+            del self._by_fd[handle.fd]
+            self._poll.unregister(handle.fd)
 
     def wait(self, deadline: Deadline) -> list[WorkerHandle]:
         """The workers with something to receive; empty when the deadline has passed.

@@ -12,7 +12,9 @@ is pushed at a worker that is not listening, and old data is never served as new
 
 from __future__ import annotations
 
+import select
 from enum import Enum, auto
+from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -69,6 +71,7 @@ class WorkerHandle:
         self.process = process
         self.pid = process.pid or 0  # it has been started
         self.connection = connection
+        self.fd = connection.fileno()
         self._lifeline = lifeline
         self.state = WorkerState.STARTING
         self.outcome: Outcome | None = None
@@ -76,6 +79,9 @@ class WorkerHandle:
         self.queued: tuple[bytes, Command] | None = None
         """The command that waits for an abandoned one to be answered."""
         self.is_buried = False
+        self.is_garbled = False
+        """Whether a message was interrupted on its way: the pipe cannot be understood any more."""
+        self._obituary: WorkerDied | None = None
         self._by_reference = by_reference
         self._sent: Command | None = None
         self._number = 0
@@ -118,6 +124,21 @@ class WorkerHandle:
         else:
             self._send(data, command)
 
+    def pass_on(self, descriptor: int) -> None:
+        """Send a descriptor after the command that announces it.
+
+        Raises:
+            WorkerDied: the pipe has ended.
+        """
+        try:
+            reduction.send_handle(self.connection, descriptor, self.pid)
+        except OSError:
+            raise self.died() from None
+
+    def listens(self) -> bool:
+        """Whether a short message can be sent without waiting."""
+        return not self.is_garbled and bool(select.select([], [self.fd], [], 0)[1])
+
     def abandon(self) -> None:
         """Nobody waits for the current reply any more; it is dropped when it comes."""
         self._wanted = None
@@ -134,6 +155,9 @@ class WorkerHandle:
             data = self.connection.recv_bytes()
         except (EOFError, OSError):
             raise self.died() from None
+        except BaseException:  # Ctrl-C in the middle of a message
+            self.is_garbled = True
+            raise
         self._move(WorkerState.GONE if isinstance(self._sent, Close) else WorkerState.IDLE)
         if number_of(data) == self._wanted:
             self.outcome = self._decode(data)
@@ -143,13 +167,23 @@ class WorkerHandle:
             self._send(data, command)
 
     def died(self) -> WorkerDied:
-        """Mark the worker dead; returns the error that says so."""
-        during = self.title
-        self._move(WorkerState.DEAD)
-        guard.wait_for_end(self.pid, EXIT_PATIENCE)
+        """Mark the worker dead; returns the error that says so, the same one each time."""
+        if self._obituary is None:
+            during = self.title
+            if not self.is_over:
+                self._move(WorkerState.DEAD)
+            ended = guard.wait_for_end(self.pid, EXIT_PATIENCE)
+            self.bury()
+            exitcode = self.process.exitcode if ended else None
+            self._obituary = WorkerDied(self.index, self.pid, tuple(self.env_ids), exitcode, during)
+        return self._obituary
+
+    def kill(self, reason: str) -> WorkerDied:
+        """End a worker that does not answer; returns the error that says why."""
+        during = f"{self.title} ({reason})"
         self.bury()
-        exitcode = self.process.exitcode
-        return WorkerDied(self.index, self.pid, tuple(self.env_ids), exitcode, during)
+        self._obituary = WorkerDied(self.index, self.pid, tuple(self.env_ids), None, during)
+        return self._obituary
 
     def bury(self) -> None:
         """End the process and what its envs have started, and join it; once."""
@@ -184,6 +218,9 @@ class WorkerHandle:
             self.connection.send_bytes(data)
         except OSError:
             raise self.died() from None  # it was idle when it died: it never got the command
+        except BaseException:  # Ctrl-C in the middle of a message
+            self.is_garbled = True
+            raise
         self._sent = command
         self._move(WorkerState.BUSY)
 

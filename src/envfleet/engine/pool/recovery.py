@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from envfleet.engine.failures import Failure
-from envfleet.engine.messages import Attach, Outcome, Renew, SetAttr
+from envfleet.engine.messages import Attach, Outcome, Rebuild, Renew, SetAttr
 from envfleet.engine.pool.supervisor import Pool
 from envfleet.engine.rules.restarts import RestartBudget
 from envfleet.engine.rules.seeding import ResetPlan, derived_seed
+from envfleet.engine.rules.spaces import Array
 from envfleet.errors import WorkerDied
 
 _log = logging.getLogger("envfleet")
 
 
 class Recovery:
-    """Restarts within a budget, and remembers what a new worker or env must be told.
-
-    Owns a duplicate of the arena's descriptor until ``close``.
-    """
+    """Restarts within a budget, and remembers what a new worker or env must be told."""
 
     def __init__(
-        self, pool: Pool, budget: RestartBudget, attach: Attach, descriptor: int, num_envs: int
+        self,
+        pool: Pool,
+        budget: RestartBudget,
+        attach: Attach,
+        descriptor: int,
+        num_envs: int,
+        patience: float | None,
     ) -> None:
         self.budget = budget
         self._pool = pool
         self._attach = attach
-        self._descriptor = os.dup(descriptor)
+        self._descriptor = pool.keep_descriptor(descriptor)
+        self._patience = patience
         self._settings: dict[str, list[object]] = {}
         self._seeds: list[int | None] = [None] * num_envs
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-        os.close(self._descriptor)
 
     def note_seeds(self, plan: ResetPlan) -> None:
         """Remember the seeds that envs were given; later ones are derived from them."""
@@ -61,20 +62,21 @@ class Recovery:
                 self._pool.revive(death.worker, self.budget.spent)
                 started = self._pool.converse(death.worker, None)
                 if started.failures:
-                    self._pool.give_up(death)
                     raise started.failures[0].exception(f", worker {death.worker}") from death
                 self._pool.converse(death.worker, self._attach, self._descriptor)
                 self._set_again(death.worker, self._pool.handles[death.worker].env_ids)
+                # The fleet counts as broken until the mender has called ``restored``.
             except WorkerDied as again:
                 death = again
             else:
                 return
 
-    def rebuild(self, worker: int, failure: Failure) -> Outcome:
+    def rebuild(self, worker: int, failure: Failure) -> None:
         """Build one env that raised anew, in its living worker.
 
         Raises:
             Exception: the env's own, when the budget is spent.
+            WorkerDied: the worker died of it.
         """
         place = f", worker {worker} (pid {self._pool.handles[worker].pid})"
         while self.budget.spend(time.monotonic()):
@@ -85,22 +87,35 @@ class Recovery:
                 failure.phase,
                 self.budget.spent,
             )
-            outcome = self.renew(worker, [failure.env], rebuild=True)
-            if not outcome.failures:
+            built = self._pool.converse(worker, Rebuild([failure.env]), timeout=self._patience)
+            if not built.failures:
                 self._set_again(worker, [failure.env])
-                return outcome
-            failure = outcome.failures[0]
+                return
+            failure = built.failures[0]
         error = failure.exception(place)
         error.add_note(self._exhausted())
         raise error
 
-    def renew(self, worker: int, envs: Sequence[int], *, rebuild: bool) -> Outcome:
-        """Bring envs to the beginning of an episode, with seeds derived from their old ones."""
-        seeds = [
-            None if (seed := self._seeds[env]) is None else derived_seed(seed, self.budget.spent)
-            for env in envs
-        ]
-        return self._pool.converse(worker, Renew(list(envs), seeds, rebuild))
+    def renew(
+        self,
+        worker: int,
+        envs: Sequence[int],
+        observations: list[Array],
+        loose: list[list[Any]],
+    ) -> Outcome:
+        """Bring envs to the beginning of an episode, with seeds derived from their old ones.
+
+        Raises:
+            WorkerDied: the worker died of it.
+        """
+        seeds = [self.fresh_seed(env) for env in envs]
+        command = Renew(list(envs), seeds, observations, loose)
+        return self._pool.converse(worker, command, timeout=self._patience)
+
+    def fresh_seed(self, env: int) -> int | None:
+        """A seed derived from the env's last one, if it ever had one."""
+        seed = self._seeds[env]
+        return None if seed is None else derived_seed(seed, self.budget.spent)
 
     def _set_again(self, worker: int, envs: Iterable[int]) -> None:
         chosen = list(envs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing import reduction
 
 from envfleet.engine.failures import Failure, raise_first
 from envfleet.engine.messages import Attach, Close, Command, Outcome
@@ -35,6 +34,7 @@ class Pool:
         self._death: WorkerDied | None = None
         self._unheard: list[WorkerDied] = []
         self._stopped = False
+        self._descriptor: int | None = None
         self._starter = starter
         self.handles: list[WorkerHandle] = []
         try:
@@ -67,12 +67,14 @@ class Pool:
             handle.abandon()
         for worker, command in commands.items():
             handle = self.handles[worker]
+            if handle.is_over:
+                continue  # gather will say so
             try:
                 handle.post(messages[worker], command)
                 if descriptor is not None:
-                    reduction.send_handle(handle.connection, descriptor, handle.pid)
+                    handle.pass_on(descriptor)
             except WorkerDied as death:
-                self._unheard.append(death)
+                self._keep(death)
 
     def gather(self, deadline: Deadline) -> bool:
         """Wait until every worker has answered; False when the deadline came first.
@@ -99,52 +101,66 @@ class Pool:
             raise
         return True
 
-    def revive(self, worker: int, generation: int) -> WorkerHandle:
+    def _keep(self, death: WorkerDied) -> None:
+        """Keep a death that ``gather`` has to tell."""
+        self._bell.forget(self.handles[death.worker])
+        self._unheard.append(death)
+
+    def revive(self, worker: int, generation: int) -> None:
         """Start a new worker in place of a dead one; it has yet to answer, and to be attached.
 
-        The fleet is whole again with it: it is not broken any more.
+        The fleet stays broken until ``restored`` is called.
         """
-        old = self.handles[worker]
+        handle = self._starter.start(worker, generation)
+        old, self.handles[worker] = self.handles[worker], handle
         self._bell.forget(old)
+        self._bell.add(handle)
         old.bury()
         old.discard()
+
+    def restored(self) -> None:
+        """The dead worker has been replaced and all that it owed has been answered."""
         self._death = None
-        handle = self.handles[worker] = self._starter.start(worker, generation)
-        self._bell.add(handle)
-        return handle
 
     def converse(
-        self, worker: int, command: Command | None, descriptor: int | None = None
+        self,
+        worker: int,
+        command: Command | None,
+        descriptor: int | None = None,
+        timeout: float | None = None,
     ) -> Outcome:
         """One worker's answer to one command (None: to its start), whatever the others are doing.
 
         Raises:
-            WorkerDied: it died.
+            WorkerDied: it died, or took longer than ``timeout`` seconds and was killed.
         """
         handle = self.handles[worker]
+        kept = handle.outcome  # its answer to the fleet's current call, if it has given one
+        deadline = Deadline(timeout)
         try:
             if command is not None:
                 handle.post(handle.encode(command), command)
                 if descriptor is not None:
-                    reduction.send_handle(handle.connection, descriptor, handle.pid)
+                    handle.pass_on(descriptor)
             while handle.owes_reply:
-                self._hear_any(worker)
+                self._hear_any(handle, deadline)
+                if handle.owes_reply and deadline.has_passed():
+                    raise handle.kill(f"no answer within {timeout} s")
         except WorkerDied as death:
             self._death = death
             raise
-        outcome, handle.outcome = handle.outcome, None
+        outcome, handle.outcome = handle.outcome, kept
         return outcome or Outcome()
 
-    def _hear_any(self, worker: int) -> None:
+    def _hear_any(self, awaited: WorkerHandle, deadline: Deadline) -> None:
         """Receive what has come; another worker's death is kept for ``gather``."""
         try:
-            for ready in self._bell.wait(Deadline(None)):
+            for ready in self._bell.wait(deadline):
                 ready.receive()
         except WorkerDied as death:
-            if death.worker == worker:
+            if death.worker == awaited.index:
                 raise
-            self._bell.forget(self.handles[death.worker])
-            self._unheard.append(death)
+            self._keep(death)
 
     def give_up(self, death: WorkerDied) -> None:
         """The fleet is broken for good by this death."""
@@ -152,13 +168,17 @@ class Pool:
 
     def kill_late(self, reason: str) -> WorkerDied:
         """Kill the first worker that owes a reply; returns the death that it was given."""
-        handle = next(handle for handle in self.handles if handle.owes_reply)
-        command = handle.title
-        handle.bury()
-        self._death = WorkerDied(
-            handle.index, handle.pid, tuple(handle.env_ids), None, f"{command} ({reason})"
-        )
+        late = [handle for handle in self.handles if handle.owes_reply]
+        # One with a command in waiting has not even answered the one before.
+        handle = next((handle for handle in late if handle.queued is not None), late[0])
+        self._death = handle.kill(reason)
+        self._bell.forget(handle)
         return self._death
+
+    def keep_descriptor(self, descriptor: int) -> int:
+        """Own a duplicate of the arena's descriptor, for workers to come, until ``stop``."""
+        self._descriptor = os.dup(descriptor)
+        return self._descriptor
 
     def outcomes(self) -> list[tuple[WorkerHandle, Outcome]]:
         """The answers that have come to the current call, in the envs' order."""
@@ -205,6 +225,10 @@ class Pool:
         if self._stopped or os.getpid() != self._owner:
             return []
         self._stopped = True
+        # One of its own: another thread may be waiting with the old one.
+        self._bell = Doorbell([handle for handle in self.handles if not handle.is_over])
+        if self._descriptor is not None:
+            os.close(self._descriptor)
         deadline = Deadline(0.0 if terminate else CLOSE_PATIENCE if timeout is None else timeout)
         try:
             if terminate:
@@ -218,15 +242,18 @@ class Pool:
             self._await_close(deadline, lambda handle: handle.owes_reply)
             return [failure for _, outcome in self.outcomes() for failure in outcome.failures]
         finally:
+            leaving = Deadline(max(TERM_PATIENCE, deadline.left() or 0.0))
             for handle in self.handles:
                 if handle.state is WorkerState.GONE:
-                    wait_for_end(handle.pid, max(TERM_PATIENCE, deadline.left() or 0.0))
+                    wait_for_end(handle.pid, leaving.left())
             self._end(self.handles)
             for handle in self.handles:
                 handle.discard()
 
     def _ask_to_close(self) -> None:
         for handle in self.handles:
+            if not handle.is_over and not handle.listens():
+                handle.bury()  # it could not even be asked
             if not handle.is_over:
                 handle.abandon()
                 with contextlib.suppress(WorkerDied):

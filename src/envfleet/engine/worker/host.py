@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from envfleet.engine.arena.views import ObservationWriter, Views
 from envfleet.engine.failures import Failure
-from envfleet.engine.messages import Outcome
+from envfleet.engine.messages import Outcome, Renew
 from envfleet.engine.rules.seeding import ResetPlan
 from envfleet.engine.rules.spaces import Structure
 
@@ -81,7 +81,7 @@ class EnvHost:
         not: it is the user's."""
         self.envs: list[gymnasium.Env[Any, Any]] = []
         self._due: list[bool] = []  # next-step autoreset: reset instead of the next step
-        self._due_seeding: dict[int, dict[str, int]] = {}  # and with a seed, after a restart
+        self._due_seeding: dict[int, dict[str, int]] = {}  # the first seed after a restart
 
     # What a subclass may change
 
@@ -119,30 +119,38 @@ class EnvHost:
         _ = env.observation_space, env.action_space  # what is missing is missed here
         return env
 
-    def renew(
-        self, env_ids: Sequence[int], seeds: Sequence[int | None], *, rebuild: bool
-    ) -> Outcome:
+    def rebuild(self, env_ids: Sequence[int]) -> Outcome:
+        """Close some envs and build them anew; they wait for ``renew`` or ``reset``."""
+
+        def one(i: int) -> None:
+            with contextlib.suppress(*self.caught):
+                self.close_env(i)
+            self.envs[i] = self._make(i)
+
+        return self._each(env_ids, "restart", one)
+
+    def renew(self, command: Renew) -> Outcome:
         """Bring envs whose episode was cut off to the beginning of one, as autoreset would.
 
         Same-step autoreset resets them now, next-step at their next step, and without autoreset
-        they wait for ``reset``. ``rebuild`` closes them and builds them anew first.
+        they wait for ``reset``; with the seed given here, unless that comes with another.
         """
         outcome = Outcome()
-        for env, seed in zip(env_ids, seeds, strict=True):
-            i = env - self.first
+        rows = [env - self.first for env in command.env_ids]
+        for column, block in zip(self._observations, command.observations, strict=False):
+            column[rows] = block
+        for i, values in zip(rows, command.loose, strict=False):
+            self._writer.loose[i] = values
+        for env, i, seed in zip(command.env_ids, rows, command.seeds, strict=True):
             try:
-                if rebuild:
-                    with contextlib.suppress(*self.caught):
-                        self.close_env(i)
-                    self.envs[i] = self._make(i)
                 self._failed[i] = False
                 seeding = {} if seed is None else {"seed": seed}
                 if self._same_step:
                     observation, info = self.reset_env(i, **seeding)
                     self._writer.write(i, observation)
                     outcome.infos.append((env, _checked_info(info or {})))
-                elif self._next_step:
-                    self._due[i] = True
+                else:
+                    self._due[i] = self._next_step
                     self._due_seeding[i] = seeding
             except self.caught as error:
                 self._fail(i, "restart", error, outcome)
@@ -160,6 +168,7 @@ class EnvHost:
     def attach(self, views: Views, observations: Structure, actions: Structure) -> None:
         """Write into these rows from now on (the shard's own part of them)."""
         self._actions = actions
+        self._observations = views.observations
         self._rewards = views.rewards
         self._terminated = views.terminated
         self._truncated = views.truncated
@@ -177,6 +186,8 @@ class EnvHost:
         for env, seed, options in zip(plan.env_ids, plan.seeds, plan.options, strict=True):
             i = env - self.first
             try:
+                after_restart = self._due_seeding.pop(i, {})
+                seed = after_restart.get("seed") if seed is None else seed  # noqa: PLW2901
                 observation, info = self.reset_env(i, seed=seed, options=options)
                 self._writer.write(i, observation)
                 if info:

@@ -21,6 +21,7 @@ from envfleet.engine.messages import (
     Close,
     Command,
     Outcome,
+    Rebuild,
     Renew,
     Reset,
     SetAttr,
@@ -119,9 +120,10 @@ class _Worker:
                 return self.host.set_attr(command.env_ids, command.name, command.values)
             case Attach():
                 return self._attach(command)
+            case Rebuild():
+                return self.host.rebuild(command.env_ids)
             case Renew():
-                renewed = self.host.renew(command.env_ids, command.seeds, rebuild=command.rebuild)
-                return self._with_columns(renewed)
+                return self._with_columns(self.host.renew(command))
             case Close():
                 return self.host.close()
 
