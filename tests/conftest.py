@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 
 import pytest
 
@@ -54,7 +56,10 @@ def _warm_up():
     process.start()
     process.join()
     mp.Array("d", 1)  # the heap that Gymnasium's shared memory comes from
-    # What was imported stays: looking through it in every gc.collect() would take most of the time.
+    # What is imported stays: looking through it in every gc.collect() would take most of the time.
+    for name in ("torch", "cv2", "moviepy", "gymnasium.wrappers.vector"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()
 

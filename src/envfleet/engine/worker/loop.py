@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 from collections.abc import Sequence
@@ -86,9 +87,11 @@ class _Worker:
         self._reply(0, outcome)
 
     def leave(self) -> None:
-        """Close what is still open."""
+        """Close what is still open, and end children that leaving would otherwise wait for."""
         if hasattr(self, "host"):
             self.host.close()
+        for child in multiprocessing.active_children():
+            child.terminate()
 
     def serve(self) -> None:
         while True:
