@@ -6,6 +6,7 @@ actions and an outcome with nothing to tell, have no body at all: their data lie
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import struct
 from collections.abc import Sequence
@@ -183,8 +184,7 @@ def dumps(value: Any, *, by_reference: bool) -> bytes:
     go by value, and cloudpickle keeps one identity per class on both sides.
     """
     if by_reference:
-        try:
+        # __reduce__ may raise anything, and cloudpickle tells better what is wrong.
+        with contextlib.suppress(Exception):
             return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-        except Exception:  # noqa: BLE001 - __reduce__ may raise anything; cloudpickle tells better
-            return cloudpickle.dumps(value)  # type: ignore[no-any-return]
     return cloudpickle.dumps(value)  # type: ignore[no-any-return]

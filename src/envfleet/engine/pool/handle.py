@@ -98,6 +98,11 @@ class WorkerHandle:
         return self.state in (WorkerState.DEAD, WorkerState.GONE)
 
     @property
+    def place(self) -> str:
+        """How notes on exceptions name this worker."""
+        return f", worker {self.index} (pid {self.pid})"
+
+    @property
     def title(self) -> str:
         """What the worker is doing, in words."""
         if self.state is WorkerState.STARTING:

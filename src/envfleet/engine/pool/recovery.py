@@ -62,7 +62,8 @@ class Recovery:
                 self._pool.revive(death.worker, self.budget.spent)
                 started = self._pool.converse(death.worker, None)
                 if started.failures:
-                    raise started.failures[0].exception(f", worker {death.worker}") from death
+                    place = self._pool.handles[death.worker].place
+                    raise started.failures[0].exception(place) from death
                 self._pool.converse(death.worker, self._attach, self._descriptor)
                 self._set_again(death.worker, self._pool.handles[death.worker].env_ids)
                 # The fleet counts as broken until the mender has called ``restored``.
@@ -78,7 +79,6 @@ class Recovery:
             Exception: the env's own, when the budget is spent.
             WorkerDied: the worker died of it.
         """
-        place = f", worker {worker} (pid {self._pool.handles[worker].pid})"
         while self.budget.spend(time.monotonic()):
             _log.warning(
                 "env %d raised %s in %s. Restart %d.",
@@ -92,7 +92,7 @@ class Recovery:
                 self._set_again(worker, [failure.env])
                 return
             failure = built.failures[0]
-        error = failure.exception(place)
+        error = failure.exception(self._pool.handles[worker].place)
         error.add_note(self._exhausted())
         raise error
 

@@ -188,7 +188,7 @@ class Pool:
         """Raise the failure of the lowest env in the current answers, if there is one."""
         raise_first(
             [
-                (failure, f", worker {handle.index} (pid {handle.pid})")
+                (failure, handle.place)
                 for handle, outcome in self.outcomes()
                 for failure in outcome.failures
             ]
