@@ -31,8 +31,9 @@ ALLOWED_IN_ENGINE = {
     "arena": {"rules"},
     "messages": {"arena", "rules", "failures"},
     "failures": {"messages"},
-    "worker": {"rules", "arena", "messages", "failures"},
-    "pool": {"rules", "messages", "failures", "worker"},
+    "wire": set(),
+    "worker": {"rules", "arena", "messages", "failures", "wire"},
+    "pool": {"rules", "messages", "failures", "wire", "worker"},
 }
 
 

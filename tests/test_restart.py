@@ -124,15 +124,49 @@ def test_a_death_in_call_is_told_after_the_restart_and_cut_off_in_the_next_step(
         assert fleet.step([1] * 4)[0].tolist() == [[1, 0, 0]] * 2 + [[1, 3, 3]] * 2
 
 
-def test_a_masked_reset_after_a_death_in_call_resets_the_whole_new_worker(tmp_path):
-    with planned(tmp_path, "call", "sigkill") as fleet:
+@pytest.mark.parametrize("shared_memory", [True, False], ids=["shared", "piped"])
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_masked_reset_after_a_death_leaves_the_neighbour_to_report_the_cut(
+    tmp_path, mode, shared_memory
+):
+    options = {"autoreset_mode": mode, "shared_memory": shared_memory}
+    with planned(tmp_path, "call", "sigkill", **options) as fleet:
         fleet.reset(seed=1)
         fleet.step([1] * 4)
         with pytest.raises(envfleet.WorkerDied):
             fleet.call("ping")
-        observations, _ = fleet.reset(options={"reset_mask": np.array([True, False, False, False])})
-        assert observations.tolist() == [[1, 0, 0]] * 2 + [[1, 1, 1]] * 2
-        assert fleet.step([1] * 4)[0].tolist() == [[1, 1, 1]] * 2 + [[1, 2, 2]] * 2
+        mask = np.array([True, False, False, False])
+        check_neighbour_of_a_masked_reset(fleet, mask, mode)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_masked_reset_in_which_the_worker_dies_leaves_the_neighbour_to_report_the_cut(mode):
+    with Fleet([FaultEnv] * 4, autoreset_mode=mode) as fleet:
+        fleet.reset(seed=1)
+        fleet.step([1] * 4)
+        kill(fleet, 0)
+        mask = np.array([True, False, False, False])
+        check_neighbour_of_a_masked_reset(fleet, mask, mode)
+
+
+def check_neighbour_of_a_masked_reset(fleet, mask, mode):
+    observations, infos = fleet.reset(options={"reset_mask": mask})
+    assert observations.tolist() == [[1, 0, 0], [1, 1, 1], [1, 1, 1], [1, 1, 1]]
+    assert restarted(infos) == [False] * 4
+    observations, rewards, _, truncated, infos = fleet.step([1] * 4)
+    assert restarted(infos) == truncated.tolist() == [False, True, False, False]
+    assert rewards.tolist() == [1, 0, 1, 1]
+    first = [1, 0, 0] if mode == AutoresetMode.SAME_STEP else [1, 1, 1]
+    assert observations.tolist() == [[1, 1, 1], first, [1, 2, 2], [1, 2, 2]]
+    if mode == AutoresetMode.SAME_STEP:
+        assert infos["final_obs"][1].tolist() == [1, 1, 1]
+    if mode == AutoresetMode.DISABLED:
+        with pytest.raises(ResetNeeded):
+            fleet.step([1] * 4)
+        fleet.reset(options={"reset_mask": truncated})
+    after = fleet.step([1] * 4)[0]
+    assert after[1].tolist() == ([1, 0, 0] if mode == AutoresetMode.NEXT_STEP else [1, 1, 1])
+    assert after[0].tolist() == [1, 2, 2]
 
 
 def test_an_error_in_call_is_raised_and_nothing_is_restarted(tmp_path):
@@ -383,18 +417,6 @@ def test_a_worker_replaced_after_a_call_may_die_again_before_the_next_step(tmp_p
         assert fleet.step([1] * 4)[0][0].tolist() == [1, 0, 0]
 
 
-def test_a_masked_reset_in_which_the_worker_dies_resets_its_neighbours_and_says_so():
-    with Fleet([FaultEnv] * 4) as fleet:
-        fleet.reset(seed=1)
-        fleet.step([1] * 4)
-        kill(fleet, 0)
-        mask = np.array([True, False, False, False])
-        observations, infos = fleet.reset(options={"reset_mask": mask})
-        assert observations.tolist() == [[1, 0, 0]] * 2 + [[1, 1, 1]] * 2
-        assert restarted(infos) == [False, True, False, False]
-        assert fleet.step([1] * 4)[0].tolist() == [[1, 1, 1]] * 2 + [[1, 2, 2]] * 2
-
-
 @pytest.mark.parametrize("shared_memory", [True, False], ids=["shared", "piped"])
 @pytest.mark.parametrize("text", [False, True], ids=["fixed", "loose"])
 def test_a_masked_reset_after_a_restart_leaves_the_neighbours_rows_alone(shared_memory, text):
@@ -468,6 +490,82 @@ def test_what_could_not_be_set_is_not_set_again():
         kill(fleet, 0)
         fleet.step([1, 1])
         assert fleet.get_attr("tag") == ("good", "good")
+
+
+@pytest.mark.parametrize("kind", ["sigkill", "raise"])
+def test_what_cannot_be_set_again_is_an_error_that_says_so(tmp_path, kind):
+    class Fickle(FaultEnv):
+        """Takes a tag only the first time that such an env is built."""
+
+        def __init__(self, plan=None):
+            super().__init__(plan)
+            self.is_first = not (tmp_path / "built").exists()
+
+        def __setattr__(self, name, value):
+            if name == "tag" and value is not None and not self.is_first:
+                raise ValueError("no tag any more")
+            super().__setattr__(name, value)
+
+    fault = {"step": Fault(kind, once=str(tmp_path / "fired"))}
+    fleet = Fleet([partial(Fickle, fault), FaultEnv])
+    (tmp_path / "built").touch()
+    fleet.reset()
+    fleet.set_attr("tag", 7)
+    with pytest.raises(ValueError, match="no tag any more") as caught:
+        fleet.step([1, 1])
+    assert "raised by env 0 in set_attr of 'tag', worker 0" in caught.value.__notes__[0]
+    if kind == "sigkill":
+        with pytest.raises(envfleet.FleetBroken):
+            fleet.step([1, 1])
+    fleet.close()
+
+
+class TaggingHost(envfleet.EnvHost):
+    """Counts in its process what it has done, and tells it in each reset."""
+
+    made = 0
+
+    def make_env(self, i, env_fn):
+        self.made += 1
+        return super().make_env(i, env_fn)
+
+    def reset_env(self, i, **kwargs):
+        observation, info = super().reset_env(i, **kwargs)
+        return observation, {**info, "made": self.made}
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("kind", ["sigkill", "raise"])
+def test_restarts_keep_the_kind_of_host_under_every_start_method(tmp_path, kind, context):
+    with planned(tmp_path, "step", kind, worker=TaggingHost, context=context) as fleet:
+        fleet.reset(seed=1)
+        assert restarted(fleet.step([1] * 4)[4]) == [kind == "sigkill", True, False, False]
+        observations, *_, infos = fleet.step([1] * 4)
+        assert observations[1].tolist() == [1, 0, 0]
+        # A new worker has made its two envs; a living one its two, and one of them again.
+        assert infos["made"][1] == (2 if kind == "sigkill" else 3)
+
+
+def test_ctrl_c_during_a_restart_leaves_the_fleet_broken_and_closable(tmp_path):
+    class Interrupter(FaultEnv):
+        """Its second instance interrupts the caller, as Ctrl-C would, and takes its time."""
+
+        def __init__(self, plan=None):
+            super().__init__(plan)
+            if (tmp_path / "built").exists():
+                os.kill(os.getppid(), signal.SIGINT)
+                signal.pause()
+            (tmp_path / "built").touch()
+
+    fleet = Fleet([Interrupter, FaultEnv])
+    fleet.reset()
+    kill(fleet, 0)
+    with pytest.raises(KeyboardInterrupt):
+        fleet.step([1, 1])
+    with pytest.raises(envfleet.FleetBroken, match="lost a worker") as caught:
+        fleet.step([1, 1])
+    assert isinstance(caught.value.__cause__, envfleet.WorkerDied)
+    fleet.close()
 
 
 def test_a_reset_after_a_time_out_does_not_wait_for_a_hung_step(tmp_path):

@@ -7,20 +7,23 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from functools import partial
 
 import numpy as np
 import psutil
 import pytest
+from gymnasium.error import ClosedEnvironmentError
 
 import envfleet
+from envfleet.engine.pool.watch import Watch
 from envfleet.testing import Fault, FaultEnv
 
 Fleet = partial(envfleet.ProcessVectorEnv, context="fork", workers=2)
 METHODS = ["fork", "forkserver", "spawn"]
 HEADER = """
-import os, signal, subprocess, sys, time
+import ctypes, os, signal, subprocess, sys, time
 import envfleet
 from envfleet.testing import Fault, FaultEnv
 
@@ -31,6 +34,14 @@ class Starter(FaultEnv):
         self.child = subprocess.Popen(["sleep", "3600"])
     def child_pid(self):
         return self.child.pid
+
+class Sleeper(Starter):
+    def step(self, action):
+        time.sleep(3600)
+
+class GilHolder(Starter):
+    def step(self, action):
+        ctypes.PyDLL(None).pause()
 """
 
 
@@ -68,7 +79,7 @@ def start(tmp_path, body):
 
 STUCK = """
 if __name__ == "__main__":
-    fns = [Starter, lambda: Starter({{"step": Fault("hang")}}), Starter, Starter]
+    fns = [Starter, {stuck}, Starter, Starter]
     fleet = envfleet.ProcessVectorEnv(fns, context="{context}", workers=2, daemon={daemon})
     bystander = subprocess.Popen(["sleep", "3600"])
     fleet.reset()
@@ -87,7 +98,9 @@ ENDS = {
 @pytest.mark.parametrize("context", METHODS)
 @pytest.mark.parametrize("end", ENDS)
 def test_the_callers_death_ends_workers_and_what_their_envs_started(tmp_path, end, context):
-    body = STUCK.format(context=context, daemon=end != "exit", end=ENDS[end])
+    # A thread in the worker that would have to run for it to leave could not.
+    stuck = "GilHolder" if end == "sigkill" else "Sleeper"
+    body = STUCK.format(context=context, daemon=end != "exit", end=ENDS[end], stuck=stuck)
     program = start(tmp_path, body)
     bystander, *pids = (int(pid) for pid in program.stdout.readline().split())
     assert len(pids) == 6
@@ -231,6 +244,162 @@ def test_close_without_a_limit_does_not_wait_for_a_stuck_worker(stuck):
     assert gone(pids)
 
 
+@pytest.mark.parametrize("stuck", ["hang", "hang-stubbornly", "sigstop"])
+def test_close_with_a_limit_keeps_to_it(stuck):
+    fleet = Fleet([FaultEnv, partial(FaultEnv, {"close": Fault(stuck)})])
+    pids = [process.pid for process in fleet.processes]
+    start = time.monotonic()
+    fleet.close(timeout=3.0)
+    # One deadline for asking, SIGTERM and SIGKILL: the last second is for the signals.
+    assert time.monotonic() - start < 3.8
+    assert gone(pids)
+
+
+# Messages that do not come through
+
+
+class Talker(FaultEnv):
+    """Answers at any length, and stops its process where it is told to."""
+
+    def talk(self, size):
+        return bytes(size)
+
+    def listen(self, data):
+        return len(data)
+
+
+LONG = 50_000_000
+
+
+def stop_when_talking(pid):
+    """Stop a worker whose long answer has begun: the wire is full, and it waits to go on."""
+    worker = psutil.Process(pid)
+    wait_until(lambda: worker.memory_info().rss > LONG)
+    wait_until(lambda: worker.status() == psutil.STATUS_SLEEPING)
+    os.kill(pid, signal.SIGSTOP)
+
+
+def wait_for_all_but(fleet, late):
+    """Wait, with time-outs, until only these envs are late."""
+
+    def is_so():
+        with pytest.raises(envfleet.WaitTimeout) as caught:
+            fleet.call_wait(timeout=0.1)
+        return f"Late envs: {late}." in str(caught.value)
+
+    wait_until(is_so)
+
+
+def test_a_worker_stopped_in_mid_answer_costs_a_time_out_and_nothing_else():
+    fleet = Fleet([Talker] * 2)
+    fleet.call_async("talk", LONG)
+    for process in fleet.processes:
+        stop_when_talking(process.pid)
+    with pytest.raises(envfleet.WaitTimeout, match="Late envs: 0-1"):
+        fleet.call_wait(timeout=0.3)
+    for process in fleet.processes:
+        os.kill(process.pid, signal.SIGCONT)
+    assert [len(answer) for answer in fleet.call_wait()] == [LONG, LONG]
+    fleet.close()
+
+
+def test_long_arguments_to_a_stopped_worker_do_not_hold_the_caller():
+    fleet = Fleet([Talker] * 2)
+    process = fleet.processes[1]
+    os.kill(process.pid, signal.SIGSTOP)
+    fleet.call_async("listen", bytes(LONG))
+    wait_for_all_but(fleet, late=1)
+    os.kill(process.pid, signal.SIGCONT)
+    assert fleet.call_wait() == (LONG, LONG)
+    assert fleet.call("listen", b"12") == (2, 2)
+    fleet.close()
+
+
+@pytest.mark.parametrize("direction", ["talk", "listen"])
+@pytest.mark.parametrize("timeout", [None, 1.0])
+def test_close_does_not_wait_for_half_a_message(direction, timeout):
+    fleet = Fleet([Talker] * 2)
+    pids = [process.pid for process in fleet.processes]
+    if direction == "listen":
+        os.kill(pids[1], signal.SIGSTOP)
+    fleet.call_async(direction, bytes(LONG) if direction == "listen" else LONG)
+    if direction == "talk":
+        stop_when_talking(pids[1])
+    with pytest.warns(UserWarning, match="Calling `close` while waiting"):
+        fleet.close(timeout=timeout)
+    assert gone(pids)
+
+
+@pytest.mark.parametrize("direction", ["talk", "listen"])
+def test_ctrl_c_in_mid_message_leaves_a_call_that_can_be_waited_for(direction):
+    fleet = Fleet([Talker] * 2)
+    pid = fleet.processes[1].pid
+    if direction == "listen":
+        os.kill(pid, signal.SIGSTOP)
+    fleet.call_async(direction, bytes(LONG) if direction == "listen" else LONG)
+    if direction == "talk":
+        stop_when_talking(pid)
+    wait_for_all_but(fleet, late=1)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    with pytest.raises(KeyboardInterrupt):
+        fleet.call_wait()
+    signal.signal(signal.SIGALRM, before)
+    os.kill(pid, signal.SIGCONT)
+    answers = fleet.call_wait()
+    assert [len(a) if direction == "talk" else a for a in answers] == [LONG, LONG]
+    fleet.close()
+
+
+def test_a_call_of_another_thread_learns_that_the_fleet_was_closed():
+    fleet = Fleet([partial(FaultEnv, {"step": Fault("hang")})] * 2)
+    fleet.reset()
+    fleet.step_async([1, 1])
+    seen = []
+
+    def wait():
+        try:
+            fleet.step_wait()
+        except Exception as error:  # noqa: BLE001
+            seen.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    with pytest.warns(UserWarning, match="Calling `close` while waiting"):
+        fleet.close(timeout=0.5)
+    thread.join(10)
+    assert not thread.is_alive()
+    assert [type(error) for error in seen] == [ClosedEnvironmentError]
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_without_pidfds_a_watch_still_sees_the_end(monkeypatch, collected):
+    monkeypatch.delattr(os, "pidfd_open")
+    process = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+    watch = Watch(process.pid)
+    assert not watch.wait(0.0)
+    watch.end_group()
+    if collected:
+        process.wait()
+    assert watch.wait(10)
+    process.wait()
+    watch.close()
+
+
+def test_a_number_that_was_given_to_another_process_is_left_alone():
+    ours = subprocess.Popen(["true"], start_new_session=True)
+    watch = Watch(ours.pid)
+    assert watch.wait(10)
+    ours.wait()  # collected: from now on the kernel may use the number again
+    stranger = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+    watch.pid = stranger.pid  # as if it had
+    watch.end_group()
+    assert stranger.poll() is None
+    stranger.kill()
+    stranger.wait()
+    watch.close()
+
+
 # Limits
 
 LIMITED = """
@@ -263,7 +432,7 @@ def test_too_few_descriptors_say_how_many_are_needed_and_leave_nothing():
     output = run_limited(
         limit="RLIMIT_NOFILE", value=64, num_envs=100, workers=100, error="OSError"
     )
-    assert "100 workers need about 500 file descriptors" in output
+    assert "100 workers need about 600 file descriptors" in output
     assert "this process may have 64" in output
     assert output.endswith("\n0\n")
 

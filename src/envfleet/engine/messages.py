@@ -90,16 +90,17 @@ class Rebuild:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Bring envs whose episode was cut off to the beginning of one.
+    """The episodes of some envs were lost; their next step reports it, or this command, ``now``.
 
-    ``observations`` and ``loose`` are what the caller shows of them, as far as the worker has to
-    send it again one day: rows per column not in shared memory, and loose values per env.
+    ``observations`` and ``loose`` are what the caller was given of them last, as far as the worker
+    has to send it again: rows per column not in shared memory, and loose values per env.
     """
 
     env_ids: list[int]
     seeds: list[int | None]
     observations: list[Array]
     loose: list[list[Any]]
+    now: bool
     title: ClassVar[str] = "restart"
 
 
@@ -156,19 +157,19 @@ def encode_outcome(number: int, outcome: Outcome) -> bytes:
     return _NUMBER.pack(number) + dumps(outcome, by_reference=True)
 
 
-def number_of(data: bytes) -> int:
+def number_of(data: bytes | bytearray) -> int:
     """The number of an encoded command or outcome, whatever the state of its body."""
     return int(_NUMBER.unpack_from(data)[0])
 
 
-def decode_command(data: bytes) -> Command:
+def decode_command(data: bytes | bytearray) -> Command:
     """The command in these bytes; raises what unpickling its arguments raises."""
     if len(data) == _NUMBER.size:
         return _PLAIN_STEP
     return cast("Command", pickle.loads(memoryview(data)[_NUMBER.size :]))
 
 
-def decode_outcome(data: bytes) -> Outcome:
+def decode_outcome(data: bytes | bytearray) -> Outcome:
     """The outcome in these bytes; raises what unpickling its values raises."""
     if len(data) == _NUMBER.size:
         return Outcome()

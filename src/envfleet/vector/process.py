@@ -162,12 +162,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
                     self._pool, budget, attach, descriptor, self.num_envs, self.step_timeout
                 )
                 self._mender = Mender(
-                    self._pool,
-                    recovery,
-                    views,
-                    self._loose,
-                    self.autoreset_mode,
-                    piped=not self.shared_memory,
+                    self._pool, recovery, views, self._loose, piped=not self.shared_memory
                 )
         finally:
             os.close(descriptor)
@@ -233,8 +228,6 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
                 part = part.after(handle.queued[1].plan)
             if part.env_ids or handle.owes_reply:
                 commands[handle.index] = Reset(part)
-        if self._mender is not None:
-            commands = self._mender.with_owed_resets(commands)
         self._pool.post(commands)
         if self._mender is not None:
             self._mender.note_resets(commands)
@@ -284,7 +277,6 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             {
                 handle.index: Step([c[handle.env_ids.start : handle.env_ids.stop] for c in loose])
                 for handle in self._pool.handles
-                if self._mender is None or handle.index not in self._mender.owed
             }
         )
         self._hang = Deadline(self.step_timeout)
@@ -411,14 +403,12 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
                 "again, or reset()."
             )
         self._expect(AsyncState.DEFAULT)
-        if self._mender is not None and expected == AsyncState.WAITING_STEP:
-            for worker in sorted(self._mender.owed):
-                self._mender.cut_off(worker)
-        answers = self._answers()
-        self._absorb(answers)
-        if self._mender is not None:
-            self._mend(expected, self._mender)
+        try:
+            if self._mender is not None:
+                self._mend(expected, self._mender)
+        finally:
             answers = self._answers()
+            self._absorb(answers)
         self._pool.raise_failures()
         return answers
 
@@ -450,11 +440,11 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
 
     def _mend(self, expected: AsyncState, mender: Mender) -> None:
         """Mend what failed in the call that has just been answered."""
-        for handle, outcome in self._pool.outcomes():
+        for worker in range(len(self._pool.handles)):
             if expected == AsyncState.WAITING_STEP:
-                mender.mend_step(handle.index, outcome)
+                mender.mend_step(worker)
             elif expected == AsyncState.WAITING_RESET:
-                mender.mend_reset(handle.index, outcome)
+                mender.mend_reset(worker)
         if self._call_death is not None:
             death, self._call_death = self._call_death, None
             raise death

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 
 from envfleet.engine.pool.handle import WorkerHandle
-from envfleet.engine.worker.guard import wait_for_end
 
 PULSE = 0.5
 """Seconds between looks at the processes themselves: a child that an env forked may keep the pipe
@@ -55,8 +54,14 @@ class Doorbell:
             del self._by_fd[handle.fd]
             self._poll.unregister(handle.fd)
 
+    def follow(self, handle: WorkerHandle) -> None:
+        """Wake also when the worker takes more of a long command; or not any more."""
+        if handle.fd in self._by_fd:
+            sending = select.POLLOUT if handle.is_sending else 0
+            self._poll.modify(handle.fd, select.POLLIN | sending)
+
     def wait(self, deadline: Deadline) -> list[WorkerHandle]:
-        """The workers with something to receive; empty when the deadline has passed.
+        """The workers that can make progress; empty when the deadline has passed.
 
         Raises:
             WorkerDied: a worker's process ended without its pipe telling.
@@ -68,7 +73,7 @@ class Doorbell:
             if ready:
                 return [self._by_fd[fd] for fd, _ in ready]
             for handle in self._by_fd.values():
-                if handle.owes_reply and wait_for_end(handle.pid, 0.0):
+                if handle.owes_reply and handle.watch.wait(0.0):
                     raise handle.died()
             if left is not None and left <= pause:
                 return []

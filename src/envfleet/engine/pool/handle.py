@@ -12,9 +12,7 @@ is pushed at a worker that is not listening, and old data is never served as new
 
 from __future__ import annotations
 
-import select
 from enum import Enum, auto
-from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -27,7 +25,8 @@ from envfleet.engine.messages import (
     encode_command,
     number_of,
 )
-from envfleet.engine.worker import guard
+from envfleet.engine.pool.watch import Watch
+from envfleet.engine.wire import Wire
 from envfleet.errors import WorkerDied, name_envs
 
 EXIT_PATIENCE = 1.0
@@ -61,7 +60,7 @@ class WorkerHandle:
         index: int,
         env_ids: range,
         process: BaseProcess,
-        connection: Connection,
+        wire: Wire,
         lifeline: Connection,
         *,
         by_reference: bool,
@@ -70,8 +69,9 @@ class WorkerHandle:
         self.env_ids = env_ids
         self.process = process
         self.pid = process.pid or 0  # it has been started
-        self.connection = connection
-        self.fd = connection.fileno()
+        self.watch = Watch(self.pid)
+        self.fd = wire.fileno()
+        self._wire = wire
         self._lifeline = lifeline
         self.state = WorkerState.STARTING
         self.outcome: Outcome | None = None
@@ -80,7 +80,7 @@ class WorkerHandle:
         """The command that waits for an abandoned one to be answered."""
         self.is_buried = False
         self.is_garbled = False
-        """Whether a message was interrupted on its way: the pipe cannot be understood any more."""
+        """Whether Ctrl-C hit while bytes were counted: the wire cannot be understood any more."""
         self._obituary: WorkerDied | None = None
         self._by_reference = by_reference
         self._sent: Command | None = None
@@ -130,19 +130,20 @@ class WorkerHandle:
             self._send(data, command)
 
     def pass_on(self, descriptor: int) -> None:
-        """Send a descriptor after the command that announces it.
+        """Send a descriptor after the command that announces it; it must outlive the answer.
 
         Raises:
             WorkerDied: the pipe has ended.
         """
         try:
-            reduction.send_handle(self.connection, descriptor, self.pid)
+            self._wire.send_descriptor(descriptor)
         except OSError:
             raise self.died() from None
 
-    def listens(self) -> bool:
-        """Whether a short message can be sent without waiting."""
-        return not self.is_garbled and bool(select.select([], [self.fd], [], 0)[1])
+    @property
+    def is_sending(self) -> bool:
+        """Whether a part of a command waits for the worker to take it."""
+        return self._wire.is_sending
 
     def abandon(self) -> None:
         """Nobody waits for the current reply any more; it is dropped when it comes."""
@@ -150,26 +151,31 @@ class WorkerHandle:
         self.queued = None
         self.outcome = None
 
-    def receive(self) -> None:
-        """Read one reply; blocks only while a reply is arriving.
+    def progress(self) -> None:
+        """Send and receive what can be without waiting; one reply at most.
 
         Raises:
             WorkerDied: the pipe has ended.
         """
         try:
-            data = self.connection.recv_bytes()
+            if self._wire.is_sending:
+                self._wire.flush()
+            data = self._wire.receive()
+            if data is not None:
+                self._take(data)
         except (EOFError, OSError):
             raise self.died() from None
-        except BaseException:  # Ctrl-C in the middle of a message
+        except KeyboardInterrupt:
             self.is_garbled = True
             raise
+
+    def _take(self, data: bytearray) -> None:
         self._move(WorkerState.GONE if isinstance(self._sent, Close) else WorkerState.IDLE)
         if number_of(data) == self._wanted:
             self.outcome = self._decode(data)
         elif self.queued is not None:
-            data, command = self.queued
-            self.queued = None
-            self._send(data, command)
+            command, self.queued = self.queued, None
+            self._send(*command)
 
     def died(self) -> WorkerDied:
         """Mark the worker dead; returns the error that says so, the same one each time."""
@@ -177,7 +183,7 @@ class WorkerHandle:
             during = self.title
             if not self.is_over:
                 self._move(WorkerState.DEAD)
-            ended = guard.wait_for_end(self.pid, EXIT_PATIENCE)
+            ended = self.watch.wait(EXIT_PATIENCE)
             self.bury()
             exitcode = self.process.exitcode if ended else None
             self._obituary = WorkerDied(self.index, self.pid, tuple(self.env_ids), exitcode, during)
@@ -193,7 +199,7 @@ class WorkerHandle:
     def bury(self) -> None:
         """End the process and what its envs have started, and join it; once."""
         if not self.is_buried:
-            guard.end_group(self.pid)
+            self.watch.end_group()
             self.process.kill()
             self.process.join()
             self.is_buried = True
@@ -204,10 +210,11 @@ class WorkerHandle:
     def discard(self) -> None:
         """Let go of a buried worker's descriptors."""
         self.process.close()
-        self.connection.close()
+        self.watch.close()
+        self._wire.close()
         self._lifeline.close()
 
-    def _decode(self, data: bytes) -> Outcome:
+    def _decode(self, data: bytearray) -> Outcome:
         try:
             return decode_outcome(data)
         except Exception as error:  # noqa: BLE001 - an env's objects may raise anything
@@ -220,10 +227,10 @@ class WorkerHandle:
 
     def _send(self, data: bytes, command: Command) -> None:
         try:
-            self.connection.send_bytes(data)
+            self._wire.send(data)
         except OSError:
             raise self.died() from None  # it was idle when it died: it never got the command
-        except BaseException:  # Ctrl-C in the middle of a message
+        except KeyboardInterrupt:
             self.is_garbled = True
             raise
         self._sent = command

@@ -53,24 +53,25 @@ class Recovery:
 
         Raises:
             WorkerDied: the budget is spent; the fleet stays broken.
-            Exception: an env that cannot be built any more.
+            Exception: an env that cannot be built, or take what was set, any more; as above.
         """
         while True:
             self._spend(death)
             _log.warning("%s Restart %d.", str(death), self.budget.spent)
             try:
                 self._pool.revive(death.worker, self.budget.spent)
-                started = self._pool.converse(death.worker, None)
-                if started.failures:
-                    place = self._pool.handles[death.worker].place
-                    raise started.failures[0].exception(place) from death
-                self._pool.converse(death.worker, self._attach, self._descriptor)
-                self._set_again(death.worker, self._pool.handles[death.worker].env_ids)
+                failures = self._pool.converse(death.worker, None).failures
+                if not failures:
+                    attached = self._pool.converse(death.worker, self._attach, self._descriptor)
+                    envs = self._pool.handles[death.worker].env_ids
+                    failures = attached.failures or self._set_again(death.worker, envs)
                 # The fleet counts as broken until the mender has called ``restored``.
             except WorkerDied as again:
                 death = again
-            else:
-                return
+                continue
+            if failures:
+                raise failures[0].exception(self._pool.handles[death.worker].place) from death
+            return
 
     def rebuild(self, worker: int, failure: Failure) -> None:
         """Build one env that raised anew, in its living worker.
@@ -88,10 +89,10 @@ class Recovery:
                 self.budget.spent,
             )
             built = self._pool.converse(worker, Rebuild([failure.env]), timeout=self._patience)
-            if not built.failures:
-                self._set_again(worker, [failure.env])
+            failures = built.failures or self._set_again(worker, [failure.env])
+            if not failures:
                 return
-            failure = built.failures[0]
+            failure = failures[0]
         error = failure.exception(self._pool.handles[worker].place)
         error.add_note(self._exhausted())
         raise error
@@ -102,26 +103,31 @@ class Recovery:
         envs: Sequence[int],
         observations: list[Array],
         loose: list[list[Any]],
+        *,
+        now: bool,
     ) -> Outcome:
-        """Bring envs to the beginning of an episode, with seeds derived from their old ones.
+        """Tell a worker that its envs' episodes were lost; seeds are derived from their old ones.
 
         Raises:
             WorkerDied: the worker died of it.
         """
-        seeds = [self.fresh_seed(env) for env in envs]
-        command = Renew(list(envs), seeds, observations, loose)
+        seeds = [self._fresh_seed(env) for env in envs]
+        command = Renew(list(envs), seeds, observations, loose, now)
         return self._pool.converse(worker, command, timeout=self._patience)
 
-    def fresh_seed(self, env: int) -> int | None:
+    def _fresh_seed(self, env: int) -> int | None:
         """A seed derived from the env's last one, if it ever had one."""
         seed = self._seeds[env]
         return None if seed is None else derived_seed(seed, self.budget.spent)
 
-    def _set_again(self, worker: int, envs: Iterable[int]) -> None:
+    def _set_again(self, worker: int, envs: Iterable[int]) -> list[Failure]:
+        """Set what was set; returns what that raised in the envs."""
         chosen = list(envs)
+        failures: list[Failure] = []
         for name, values in self._settings.items():
             command = SetAttr(chosen, name, [values[env] for env in chosen])
-            self._pool.converse(worker, command)
+            failures += self._pool.converse(worker, command, timeout=self._patience).failures
+        return failures
 
     def _spend(self, death: WorkerDied) -> None:
         if not self.budget.spend(time.monotonic()):

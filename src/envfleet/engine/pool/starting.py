@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import random
 import resource
+import socket
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -22,13 +23,14 @@ from gymnasium.vector.utils import clear_mpi_env_vars
 from envfleet.engine.messages import dumps
 from envfleet.engine.pool.handle import WorkerHandle
 from envfleet.engine.rules.seeding import derived_seed, worker_seeds
+from envfleet.engine.wire import Wire
 from envfleet.engine.worker.guard import caller_ends, held_interrupts
 from envfleet.engine.worker.host import EnvFactory, EnvHost
 from envfleet.engine.worker.loop import Job, run_worker
 from envfleet.errors import WorkerDied
 
-DESCRIPTORS_PER_WORKER = 5
-"""Pipe, lifeline, sentinels, and what starting takes for a moment."""
+DESCRIPTORS_PER_WORKER = 6
+"""Wire, lifeline, watch, sentinels, and what starting takes for a moment."""
 
 _fleet_numbers = itertools.count()
 
@@ -96,9 +98,10 @@ class Starter:
         interrupts = contextlib.nullcontext() if self._method == "forkserver" else held_interrupts()
         try:
             with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-                connection, worker_end = self._context.Pipe()
+                our_end, worker_end = socket.socketpair()
+                our_end.setblocking(False)
                 tied_end, lifeline = self._context.Pipe(duplex=False)
-                for end in (connection, lifeline):
+                for end in (our_end, lifeline):
                     caller_ends.add(ours.enter_context(end))
                 for end in (worker_end, tied_end):
                     theirs.enter_context(end)
@@ -115,7 +118,7 @@ class Starter:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise _too_few_descriptors(error, len(self.shards)) from error
             raise
-        return WorkerHandle(index, envs, process, connection, lifeline, by_reference=forked)
+        return WorkerHandle(index, envs, process, Wire(our_end), lifeline, by_reference=forked)
 
 
 def _too_few_descriptors(error: OSError, workers: int) -> OSError:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
+
+from gymnasium.error import ClosedEnvironmentError
 
 from envfleet.engine.failures import Failure, raise_first
 from envfleet.engine.messages import Attach, Close, Command, Outcome
 from envfleet.engine.pool.doorbell import Deadline, Doorbell
 from envfleet.engine.pool.handle import WorkerHandle, WorkerState
 from envfleet.engine.pool.starting import Starter, raise_if_missing_guard
-from envfleet.engine.worker.guard import wait_for_end
 from envfleet.errors import FleetBroken, WorkerDied
 
 CLOSE_PATIENCE = 30.0
@@ -32,8 +34,10 @@ class Pool:
         """
         self._owner = os.getpid()
         self._death: WorkerDied | None = None
+        self._torn: KeyboardInterrupt | None = None
         self._unheard: list[WorkerDied] = []
         self._stopped = False
+        self._hearing = threading.Lock()
         self._descriptor: int | None = None
         self._starter = starter
         self.handles: list[WorkerHandle] = []
@@ -70,11 +74,35 @@ class Pool:
             if handle.is_over:
                 continue  # gather will say so
             try:
-                handle.post(messages[worker], command)
-                if descriptor is not None:
-                    handle.pass_on(descriptor)
+                self._send(handle, messages[worker], command, descriptor)
             except WorkerDied as death:
                 self._keep(death)
+            except KeyboardInterrupt as interrupt:
+                self._torn = interrupt
+                raise
+
+    def _send(
+        self, handle: WorkerHandle, data: bytes, command: Command, descriptor: int | None
+    ) -> None:
+        handle.post(data, command)
+        if descriptor is not None:
+            handle.pass_on(descriptor)
+        if handle.is_sending:
+            self._bell.follow(handle)
+
+    def _hear(self, handle: WorkerHandle, bell: Doorbell) -> None:
+        """Let a worker's messages go on, one way or the other."""
+        with self._hearing:
+            if bell is not self._bell:
+                raise ClosedEnvironmentError("another thread closed the fleet during this call.")
+            was_sending = handle.is_sending
+            try:
+                handle.progress()
+            except KeyboardInterrupt as interrupt:
+                self._torn = interrupt
+                raise
+            if was_sending or handle.is_sending:
+                bell.follow(handle)
 
     def gather(self, deadline: Deadline) -> bool:
         """Wait until every worker has answered; False when the deadline came first.
@@ -90,11 +118,12 @@ class Pool:
             if self._unheard:
                 raise self._unheard.pop(0)
             while any(handle.owes_reply for handle in self.handles):
-                ready = self._bell.wait(deadline)
+                bell = self._bell
+                ready = bell.wait(deadline)
                 if not ready:
                     return False
                 for handle in ready:
-                    handle.receive()
+                    self._hear(handle, bell)
         except WorkerDied as death:
             self._death = death
             raise_if_missing_guard(death)
@@ -139,9 +168,7 @@ class Pool:
         deadline = Deadline(timeout)
         try:
             if command is not None:
-                handle.post(handle.encode(command), command)
-                if descriptor is not None:
-                    handle.pass_on(descriptor)
+                self._send(handle, handle.encode(command), command, descriptor)
             while handle.owes_reply:
                 self._hear_any(handle, deadline)
                 if handle.owes_reply and deadline.has_passed():
@@ -155,8 +182,9 @@ class Pool:
     def _hear_any(self, awaited: WorkerHandle, deadline: Deadline) -> None:
         """Receive what has come; another worker's death is kept for ``gather``."""
         try:
-            for ready in self._bell.wait(deadline):
-                ready.receive()
+            bell = self._bell
+            for ready in bell.wait(deadline):
+                self._hear(ready, bell)
         except WorkerDied as death:
             if death.worker == awaited.index:
                 raise
@@ -207,6 +235,10 @@ class Pool:
         """Raise ``FleetBroken`` if the workers cannot be used."""
         if self._death is not None:
             raise FleetBroken(f"this fleet lost a worker earlier: {self._death}") from self._death
+        if self._torn is not None:
+            raise FleetBroken(
+                "Ctrl-C cut a command or an answer in two, and no call can follow it: close()."
+            ) from self._torn
         if os.getpid() != self._owner:
             raise FleetBroken(
                 f"this fleet belongs to process {self._owner}; process {os.getpid()} is a fork of "
@@ -219,45 +251,49 @@ class Pool:
         Does nothing the second time, and in a forked child of the process that started the workers.
 
         Args:
-            timeout: seconds until SIGTERM; None gives those that answer 30 s and the others 2 s.
+            timeout: seconds until SIGKILL; None gives those that answer 30 s and the others 2 s.
             terminate: do not ask.
         """
         if self._stopped or os.getpid() != self._owner:
             return []
-        self._stopped = True
-        # One of its own: another thread may be waiting with the old one.
-        self._bell = Doorbell([handle for handle in self.handles if not handle.is_over])
+        with self._hearing:
+            self._stopped = True
+            # One of its own: another thread may be waiting with the old one.
+            self._bell = Doorbell([handle for handle in self.handles if not handle.is_over])
         if self._descriptor is not None:
             os.close(self._descriptor)
-        deadline = Deadline(0.0 if terminate else CLOSE_PATIENCE if timeout is None else timeout)
+        patience = CLOSE_PATIENCE if timeout is None else timeout
+        asking, grace = (Deadline(0.0), TERM_PATIENCE) if terminate else _split(patience)
         try:
             if terminate:
                 return []
             self._ask_to_close()
             if timeout is None:
-                self._await_close(
-                    Deadline(STUCK_PATIENCE), lambda handle: handle.queued is not None
-                )
-                self._end([handle for handle in self.handles if handle.queued is not None])
-            self._await_close(deadline, lambda handle: handle.owes_reply)
+                self._end_stuck()
+            self._await_close(asking, lambda handle: handle.owes_reply)
             return [failure for _, outcome in self.outcomes() for failure in outcome.failures]
         finally:
-            leaving = Deadline(max(TERM_PATIENCE, deadline.left() or 0.0))
             for handle in self.handles:
                 if handle.state is WorkerState.GONE:
-                    wait_for_end(handle.pid, leaving.left())
-            self._end(self.handles)
+                    handle.watch.wait(asking.left())
+            self._end(self.handles, grace)
             for handle in self.handles:
                 handle.discard()
 
     def _ask_to_close(self) -> None:
         for handle in self.handles:
-            if not handle.is_over and not handle.listens():
-                handle.bury()  # it could not even be asked
+            if handle.is_garbled:
+                handle.bury()  # nothing it is told would be understood
             if not handle.is_over:
                 handle.abandon()
                 with contextlib.suppress(WorkerDied):
-                    handle.post(handle.encode(Close()), Close())
+                    self._send(handle, handle.encode(Close()), Close(), None)
+
+    def _end_stuck(self) -> None:
+        """Give workers that owe an answer to an earlier command a short time, and end them."""
+        asking, grace = _split(STUCK_PATIENCE)
+        self._await_close(asking, lambda handle: handle.queued is not None)
+        self._end([handle for handle in self.handles if handle.queued is not None], grace)
 
     def _await_close(self, deadline: Deadline, is_awaited: Callable[[WorkerHandle], bool]) -> None:
         """Receive what comes until nobody is awaited any more, deaths included."""
@@ -266,19 +302,26 @@ class Pool:
                 if handle.is_over:
                     self._bell.forget(handle)
             with contextlib.suppress(WorkerDied):
-                ready = self._bell.wait(deadline)
+                bell = self._bell
+                ready = bell.wait(deadline)
                 if not ready:
                     return
                 for handle in ready:
-                    handle.receive()
+                    self._hear(handle, bell)
 
     @staticmethod
-    def _end(handles: Sequence[WorkerHandle]) -> None:
+    def _end(handles: Sequence[WorkerHandle], grace: float) -> None:
         """End processes, and what they have started: SIGTERM, then SIGKILL."""
         left = [handle for handle in handles if not handle.is_buried]
         for handle in left:
             handle.process.terminate()
-        patience = Deadline(TERM_PATIENCE)
+        patience = Deadline(grace)
         for handle in left:
-            wait_for_end(handle.pid, patience.left())
+            handle.watch.wait(patience.left())
             handle.bury()
+
+
+def _split(patience: float) -> tuple[Deadline, float]:
+    """Until when to ask, and how many of the seconds are left between SIGTERM and SIGKILL."""
+    grace = min(TERM_PATIENCE, patience / 4)
+    return Deadline(patience - grace), grace

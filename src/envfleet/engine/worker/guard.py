@@ -9,17 +9,17 @@ import os
 import random
 import select
 import signal
+import socket
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
 import numpy as np
 
-caller_ends: weakref.WeakSet[Connection] = weakref.WeakSet()
-"""The pipe ends that belong to the caller alone."""
+caller_ends: weakref.WeakSet[Connection | socket.socket] = weakref.WeakSet()
+"""The ends of pipes and wires that belong to the caller alone."""
 
 
 def _close_inherited() -> None:
@@ -27,9 +27,9 @@ def _close_inherited() -> None:
 
     As long as a copy is open, the worker at the other end does not notice that the caller is gone.
     """
-    for connection in list(caller_ends):
+    for end in list(caller_ends):
         with contextlib.suppress(OSError):
-            connection.close()
+            end.close()
 
 
 if hasattr(os, "register_at_fork"):
@@ -76,7 +76,8 @@ def _tie_to(lifeline: Connection) -> None:
 def _end_with(lifeline: Connection) -> None:
     with contextlib.suppress(EOFError, OSError):
         lifeline.recv_bytes()
-    end_group(os.getpid())
+    if os.getpgid(0) == os.getpid():
+        os.killpg(0, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -86,50 +87,6 @@ def seed_globals(seed: int) -> None:
     np.random.seed(seed)  # noqa: NPY002 - the legacy global generator is what envs may use
     if (torch := sys.modules.get("torch")) is not None:
         torch.manual_seed(seed)
-
-
-def end_group(pid: int) -> None:
-    """Kill a worker and what its envs have started; nothing if it never led a group of its own.
-
-    To be called before the worker is joined: as long as it is not, nobody else has its pid.
-    """
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-def wait_for_end(pid: int, timeout: float | None = None) -> bool:
-    """Wait until a process has ended, without joining it; False if it has not in time.
-
-    Unlike a pipe to it, this cannot be kept open by something that the process has started.
-    """
-    if hasattr(os, "pidfd_open"):
-        try:
-            descriptor = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return True
-        except OSError:  # an old kernel, or a filter that does not know the call
-            pass
-        else:
-            try:
-                return bool(select.select([descriptor], [], [], timeout)[0])
-            finally:
-                os.close(descriptor)
-    deadline = None if timeout is None else time.monotonic() + timeout
-    while _exists(pid):
-        if deadline is not None and time.monotonic() >= deadline:
-            return False
-        time.sleep(0.01 if deadline is not None else 1.0)
-    return True
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 @contextlib.contextmanager

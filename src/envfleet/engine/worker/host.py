@@ -21,7 +21,7 @@ from envfleet.engine.rules.spaces import Structure
 EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 
 _NOTHING = object()
-"""In place of the observation of an env that raised."""
+"""In place of the observation of an env that raised, or was cut off: its row stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,9 @@ class EnvHost:
         """What counts as a failure of an env. In the caller's own process KeyboardInterrupt does
         not: it is the user's."""
         self.envs: list[gymnasium.Env[Any, Any]] = []
-        self._due: list[bool] = []  # next-step autoreset: reset instead of the next step
-        self._due_seeding: dict[int, dict[str, int]] = {}  # the first seed after a restart
+        self._due: list[bool] = []  # something else takes the place of the next step:
+        self._cut_off: set[int] = set()  # the report of a lost episode, or else an autoreset
+        self._fresh_seeds: dict[int, int] = {}  # for the first reset after a restart
 
     # What a subclass may change
 
@@ -130,10 +131,10 @@ class EnvHost:
         return self._each(env_ids, "restart", one)
 
     def renew(self, command: Renew) -> Outcome:
-        """Bring envs whose episode was cut off to the beginning of one, as autoreset would.
+        """Some envs' episodes were lost with their process; report the cut in their next step.
 
-        Same-step autoreset resets them now, next-step at their next step, and without autoreset
-        they wait for ``reset``; with the seed given here, unless that comes with another.
+        Reported is a truncation with the observation that the caller was given last, reward 0 and
+        ``info["worker_restarted"]``; autoreset follows as after any end.
         """
         outcome = Outcome()
         rows = [env - self.first for env in command.env_ids]
@@ -141,17 +142,22 @@ class EnvHost:
             column[rows] = block
         for i, values in zip(rows, command.loose, strict=False):
             self._writer.loose[i] = values
-        for env, i, seed in zip(command.env_ids, rows, command.seeds, strict=True):
+        for i, seed in zip(rows, command.seeds, strict=True):
+            self._failed[i] = False
+            self._due[i] = True
+            self._cut_off.add(i)
+            if seed is not None:
+                self._fresh_seeds[i] = seed
+        for env, i in zip(command.env_ids, rows, strict=True):
+            if not command.now:
+                break
             try:
-                self._failed[i] = False
-                seeding = {} if seed is None else {"seed": seed}
-                if self._same_step:
-                    observation, info = self.reset_env(i, **seeding)
+                self._terminated[i] = False
+                self._rewards[i] = 0.0
+                observation, info = self._catch_up(i, outcome)
+                if observation is not _NOTHING:
                     self._writer.write(i, observation)
-                    outcome.infos.append((env, _checked_info(info or {})))
-                else:
-                    self._due[i] = self._next_step
-                    self._due_seeding[i] = seeding
+                outcome.infos.append((env, info))
             except self.caught as error:
                 self._fail(i, "restart", error, outcome)
         return self._with_loose(outcome)
@@ -169,6 +175,7 @@ class EnvHost:
         """Write into these rows from now on (the shard's own part of them)."""
         self._actions = actions
         self._observations = views.observations
+        self._final_observations = views.final_observations
         self._rewards = views.rewards
         self._terminated = views.terminated
         self._truncated = views.truncated
@@ -177,8 +184,9 @@ class EnvHost:
         count = len(self.envs)
         self._writer = ObservationWriter(observations, views.observations, self.first, count)
         if self._same_step:
-            final = views.final_observations
-            self._final_writer = ObservationWriter(observations, final, self.first, count)
+            self._final_writer = ObservationWriter(
+                observations, views.final_observations, self.first, count
+            )
 
     def reset(self, plan: ResetPlan) -> Outcome:
         """Reset the envs of a plan; the others keep their state and observation."""
@@ -186,13 +194,14 @@ class EnvHost:
         for env, seed, options in zip(plan.env_ids, plan.seeds, plan.options, strict=True):
             i = env - self.first
             try:
-                after_restart = self._due_seeding.pop(i, {})
-                seed = after_restart.get("seed") if seed is None else seed  # noqa: PLW2901
+                fresh = self._fresh_seeds.pop(i, None)
+                seed = fresh if seed is None else seed  # noqa: PLW2901
                 observation, info = self.reset_env(i, seed=seed, options=options)
                 self._writer.write(i, observation)
                 if info:
                     outcome.infos.append((env, _checked_info(info)))
                 self._due[i] = False
+                self._cut_off.discard(i)
                 self._terminated[i] = self._truncated[i] = self._failed[i] = False
             except self.caught as error:
                 self._fail(i, "reset", error, outcome)
@@ -211,9 +220,7 @@ class EnvHost:
         for env, action, is_due in zip(self.envs, actions, self._due, strict=True):
             try:
                 if is_due:
-                    self._due[len(rewards)] = False
-                    seeding = self._due_seeding.pop(len(rewards), {})
-                    observation, info = self.reset_env(len(rewards), **seeding)
+                    observation, info = self._catch_up(len(rewards), outcome)
                     reward: Any = 0.0
                 else:
                     observation, reward, terminated, truncated, info = env.step(action)
@@ -243,11 +250,10 @@ class EnvHost:
         except Exception:  # noqa: BLE001, S110 - found out below, env by env
             pass
         for i, (observation, reward) in enumerate(zip(observations, rewards, strict=True)):
-            if observation is _NOTHING:
-                continue
             try:
                 self._rewards[i] = reward
-                self._writer.write(i, observation)
+                if observation is not _NOTHING:
+                    self._writer.write(i, observation)
             except self.caught as error:
                 self._fail(i, "step", error, outcome)
 
@@ -292,17 +298,41 @@ class EnvHost:
             results.append(result)
         return outcome
 
+    def _catch_up(self, i: int, outcome: Outcome) -> tuple[Any, dict[str, Any]]:
+        """What takes the place of a step: the report of a lost episode, or a reset that is due."""
+        self._due[i] = False
+        if i not in self._cut_off:
+            return self._autoreset(i)
+        self._cut_off.discard(i)
+        self._truncated[i] = True
+        restarted = {"worker_restarted": True}
+        if not self._same_step:
+            self._due[i] = self._next_step
+            return _NOTHING, restarted
+        for final, column in zip(self._final_observations, self._observations, strict=True):
+            final[i] = column[i]
+        if self._has_loose:
+            self._keep_final(i, self._writer.loose[i], outcome)
+        observation, info = self._autoreset(i)
+        return observation, {"final_info": {}, **_checked_info(info), **restarted}
+
+    def _autoreset(self, i: int) -> tuple[Any, dict[str, Any]]:
+        seed = self._fresh_seeds.pop(i, None)
+        return self.reset_env(i) if seed is None else self.reset_env(i, seed=seed)
+
+    def _keep_final(self, i: int, loose: list[Any], outcome: Outcome) -> None:
+        # The env may go on using the very objects it returned.
+        outcome.final_loose = [*outcome.final_loose, (self.first + i, deepcopy(loose))]
+
     def _turn_over(
         self, i: int, observation: Any, info: dict[str, Any], outcome: Outcome
     ) -> tuple[Any, dict[str, Any]]:
         """Same-step autoreset: keep the final observation and info, then reset."""
         self._final_writer.write(i, observation)
         if self._has_loose:
-            # The env may go on using the very objects it returned.
-            final = self.first + i, deepcopy(self._final_writer.loose[i])
-            outcome.final_loose = [*outcome.final_loose, final]
+            self._keep_final(i, self._final_writer.loose[i], outcome)
         final_info = _own_copy(_checked_info(info))
-        observation, reset_info = self.reset_env(i)
+        observation, reset_info = self._autoreset(i)
         return observation, {"final_info": final_info, **_checked_info(reset_info)}
 
     def _with_loose(self, outcome: Outcome) -> Outcome:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -32,6 +32,7 @@ from envfleet.engine.messages import (
     encode_outcome,
     number_of,
 )
+from envfleet.engine.wire import Wire
 from envfleet.engine.worker import guard
 from envfleet.engine.worker.host import EnvFactory, EnvHost
 from envfleet.engine.worker.waiting import WaitMeter
@@ -47,14 +48,14 @@ class Job:
 
 
 def run_worker(
-    connection: Connection, lifeline: Connection, env_ids: range, seed: int, job: Job | bytes
+    end: socket.socket, lifeline: Connection, env_ids: range, seed: int, job: Job | bytes
 ) -> None:
     """Serve one shard until told to close, or until the caller is gone.
 
     A job in bytes is unpickled here, so that a module the worker lacks is an error like any other.
     """
     guard.enter(seed, lifeline)
-    worker = _Worker(connection, env_ids)
+    worker = _Worker(Wire(end), env_ids)
     try:
         worker.introduce(job)
         worker.serve()
@@ -67,8 +68,8 @@ def run_worker(
 class _Worker:
     host: EnvHost
 
-    def __init__(self, connection: Connection, env_ids: range) -> None:
-        self._connection = connection
+    def __init__(self, wire: Wire, env_ids: range) -> None:
+        self._wire = wire
         self._env_ids = env_ids
         self._meter = WaitMeter(len(env_ids))
 
@@ -95,7 +96,9 @@ class _Worker:
 
     def serve(self) -> None:
         while True:
-            data = self._connection.recv_bytes()
+            data = self._wire.receive()
+            if data is None:
+                continue
             command: Command | None = None
             try:
                 command = decode_command(data)
@@ -131,7 +134,7 @@ class _Worker:
                 return self.host.close()
 
     def _attach(self, command: Attach) -> Outcome:
-        descriptor = reduction.recv_handle(self._connection)
+        descriptor = self._wire.receive_descriptor()
         memory = map_shared(descriptor, command.layout.size)
         os.close(descriptor)
         views = shared_views(command.layout, memory).shard(self._env_ids)
@@ -172,7 +175,7 @@ class _Worker:
         except Exception:  # noqa: BLE001 - an env's objects may raise anything
             _drop_unpicklable(outcome, self._env_ids, env_ids)
             data = encode_outcome(number, outcome)
-        self._connection.send_bytes(data)
+        self._wire.send(data)
 
 
 def _drop_unpicklable(outcome: Outcome, shard: range, asked: Sequence[int]) -> None:
