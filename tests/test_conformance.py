@@ -37,6 +37,7 @@ from fleet_envs import CounterEnv, CustomSpace, InfoEnv, ReusedBufferEnv
 ENGINES = {
     "serial": envfleet.SerialVectorEnv,
     "process": envfleet.ProcessVectorEnv,
+    "caller": partial(envfleet.ProcessVectorEnv, caller_steps=True),
     "gymnasium-sync": SyncVectorEnv,
     "gymnasium-async": AsyncVectorEnv,
 }
@@ -54,7 +55,8 @@ def pytest_generate_tests(metafunc):
 
 
 differs = pytest.mark.differs
-only_async = pytest.mark.engines("process", "async")
+only_async = pytest.mark.engines("process", "caller", "async")
+only_processes = pytest.mark.engines("process", "async")
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def build(engine):
         else:
             kwargs.setdefault("context", "fork")
         workers = kwargs.pop("workers", 2)
-        if engine == "process":
+        if engine in ("process", "caller"):
             kwargs["workers"] = workers
         fleets.append(ENGINES[engine](env_fns, **kwargs))
         return fleets[-1]
@@ -631,7 +633,7 @@ def test_metadata_and_render_mode_are_the_first_envs(build):
     assert isinstance(fleet, VectorEnv)
 
 
-@pytest.mark.engines("process", "async")
+@only_processes
 def test_constructor_arguments_are_attributes(build):
     fns = [CounterEnv] * 2
     fleet = build(fns, copy=False, context="fork", daemon=False, max_concurrency=2)
@@ -646,7 +648,7 @@ def test_constructor_arguments_are_attributes(build):
     ]
 
 
-@pytest.mark.engines("process", "async")
+@only_processes
 @pytest.mark.parametrize("shared_memory", [True, False])
 def test_the_current_observations_are_an_attribute(build, shared_memory):
     fleet = build([CounterEnv] * 2, shared_memory=shared_memory)
@@ -793,7 +795,7 @@ def test_waiting_for_nothing_is_refused(build, name):
     assert caught.value.name == name
 
 
-@only_async
+@only_processes
 @pytest.mark.parametrize("name", ["reset", "step", "call"])
 def test_a_wait_that_runs_out_says_so(build, name):
     args = {"reset": (), "step": ([0, 0],), "call": ("nap",)}
@@ -821,7 +823,7 @@ class Sleeper(CounterEnv):
         return super().step(action)
 
 
-@only_async
+@only_processes
 @differs("late-reply", on=("async",))
 def test_a_late_reply_is_never_served_as_new(build):
     fleet = build([CounterEnv, partial(CounterEnv, sleep=0.3)])
@@ -833,7 +835,7 @@ def test_a_late_reply_is_never_served_as_new(build):
     assert fleet.step([0, 0])[0].tolist() == [[2, 1], [2, 1]]
 
 
-@only_async
+@only_processes
 @differs("wait-again", on=("async",))
 def test_a_call_that_timed_out_may_be_waited_for_again(build):
     fleet = build([CounterEnv, partial(CounterEnv, sleep=0.3)])
@@ -900,7 +902,7 @@ def test_closing_ends_a_stuck_env(build):
 # Processes
 
 
-@only_async
+@only_processes
 @differs("shared-process", on=("async",))
 def test_several_envs_share_a_worker(build):
     pids = build([CounterEnv] * 5, workers=2).call("pid")
@@ -909,7 +911,7 @@ def test_several_envs_share_a_worker(build):
     assert os.getpid() not in pids
 
 
-@only_async
+@only_processes
 def test_one_worker_per_env_gives_each_a_process_of_its_own(build):
     pids = build([CounterEnv] * 3, workers=3).call("pid")
     assert len({*pids, os.getpid()}) == 4
@@ -934,7 +936,7 @@ def test_a_bad_max_concurrency_is_refused(build, value, text):
         build([CounterEnv] * 2, max_concurrency=value)
 
 
-@only_async
+@only_processes
 @differs("no-env-in-caller", on=("async",))
 def test_no_env_is_built_in_the_calling_process(build):
     build([partial(NotIn, os.getpid())] * 2)
@@ -975,7 +977,7 @@ class GreetingHost(envfleet.EnvHost):
         return env
 
 
-@only_async
+@only_processes
 def test_mpi_variables_are_hidden_while_workers_start(build, monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
     monkeypatch.setenv("PMI_RANK", "3")

@@ -17,7 +17,7 @@ import envfleet
 from fleet_envs import CounterEnv, CustomSpace, InfoEnv
 
 
-@pytest.fixture(params=["serial", "process"])
+@pytest.fixture(params=["serial", "process", "caller"])
 def build(request):
     fleets = []
 
@@ -26,7 +26,8 @@ def build(request):
             kwargs = {k: v for k, v in kwargs.items() if k != "shared_memory"}
             fleets.append(envfleet.SerialVectorEnv(env_fns, **kwargs))
         else:
-            fleets.append(envfleet.ProcessVectorEnv(env_fns, context="fork", workers=2, **kwargs))
+            kwargs.update(context="fork", workers=2, caller_steps=request.param == "caller")
+            fleets.append(envfleet.ProcessVectorEnv(env_fns, **kwargs))
         return fleets[-1]
 
     yield build

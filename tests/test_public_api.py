@@ -32,8 +32,9 @@ ALLOWED_IN_ENGINE = {
     "messages": {"arena", "rules", "failures"},
     "failures": {"messages"},
     "wire": set(),
-    "worker": {"rules", "arena", "messages", "failures", "wire"},
-    "pool": {"rules", "messages", "failures", "wire", "worker"},
+    "spin": set(),
+    "worker": {"rules", "arena", "messages", "failures", "wire", "spin"},
+    "pool": {"rules", "arena", "messages", "failures", "wire", "spin", "worker"},
 }
 
 

@@ -6,6 +6,8 @@ import logging
 import os
 import random
 import signal
+import threading
+import time
 from functools import partial
 
 import gymnasium as gym
@@ -520,6 +522,101 @@ def test_what_cannot_be_set_again_is_an_error_that_says_so(tmp_path, kind):
     fleet.close()
 
 
+def test_what_some_envs_have_taken_is_set_again_in_those():
+    class Picky(FaultEnv):
+        def __setattr__(self, name, value):
+            if value == "bad":
+                raise ValueError("bad")
+            super().__setattr__(name, value)
+
+    with Fleet([Picky] * 2) as fleet:
+        fleet.reset()
+        with pytest.raises(ValueError, match="bad"):
+            fleet.set_attr("tag", ["good", "bad"])
+        kill(fleet, 0, 1)
+        fleet.step([1, 1])
+        assert fleet.get_attr("tag") == ("good", None)
+
+
+def test_a_constructor_that_fails_once_in_a_restart_costs_another_one(tmp_path):
+    class Shy(FaultEnv):
+        """Its second instance cannot be built."""
+
+        def __init__(self):
+            count = len(list(tmp_path.iterdir()))
+            (tmp_path / str(count)).touch()
+            super().__init__({"construct": Fault("raise")} if count == 1 else {})
+
+    with Fleet([Shy, FaultEnv]) as fleet:
+        fleet.reset()
+        kill(fleet, 0)
+        assert restarted(fleet.step([1, 1])[4], 2) == [True, False]
+        assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_an_env_rebuilt_in_a_reset_gets_a_seed_derived_from_its_old_one(tmp_path):
+    def seed(folder):
+        folder.mkdir()
+        fault = {"reset": Fault("raise", at=2, once=str(folder / "fired"))}
+        with Fleet([partial(FaultEnv, fault)]) as fleet:
+            fleet.reset(seed=5)
+            fleet.reset()
+            return fleet.np_random_seed
+
+    first = seed(tmp_path / "a")
+    assert first == seed(tmp_path / "b")
+    assert first not in ((5,), (None,))
+
+
+def test_an_info_of_a_rebuilt_env_that_cannot_travel_does_not_cost_the_budget(tmp_path):
+    class Locked(FaultEnv):
+        def reset(self, *, seed=None, options=None):
+            observation, _ = super().reset(seed=seed, options=options)
+            return observation, {"lock": threading.Lock()} if options is None else {}
+
+    fault = {"step": Fault("raise", once=str(tmp_path / "fired"))}
+    with Fleet([partial(Locked, fault)], autoreset_mode="SameStep") as fleet:
+        fleet.reset(options={"quiet": True})
+        with pytest.raises(TypeError, match=r"info\['lock'\] cannot be pickled"):
+            fleet.step([1])
+        assert fleet.step([1])[0].tolist() == [[1, 1, 1]]
+
+
+def test_a_worker_that_dies_during_another_ones_repair_is_replaced_once(tmp_path):
+    class Slow(FaultEnv):
+        """Kills the other worker while it is built for the second time."""
+
+        def __init__(self):
+            once = tmp_path / "built"
+            if once.exists():
+                os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+            once.touch()
+            super().__init__({"step": Fault("raise", once=str(tmp_path / "fired"))})
+
+    other = {"step": Fault("raise", once=str(tmp_path / "other"))}
+    with Fleet([Slow, partial(FaultEnv, other)]) as fleet:
+        (tmp_path / "pid").write_text(str(fleet.processes[1].pid))
+        fleet.reset()
+        assert restarted(fleet.step([1, 1])[4], 2) == [True, True]
+        assert restarted(fleet.step([1, 1])[4], 2) == [False, False]
+        assert fleet.step([1, 1])[0].tolist() == [[1, 1, 1], [1, 1, 1]]
+
+
+def test_a_slow_call_is_not_taken_for_a_late_step():
+    class Slow(FaultEnv):
+        def think(self):
+            time.sleep(0.6)
+
+    with Fleet([Slow] * 2, step_timeout=0.2) as fleet:
+        fleet.reset()
+        fleet.step([1, 1])
+        time.sleep(0.3)
+        fleet.call_async("think")
+        with pytest.raises(envfleet.WaitTimeout):
+            fleet.call_wait(timeout=0.1)
+        assert fleet.reset()[0].tolist() == [[2, 0, 1], [2, 0, 1]]
+
+
 class TaggingHost(envfleet.EnvHost):
     """Counts in its process what it has done, and tells it in each reset."""
 
@@ -614,8 +711,6 @@ def test_a_fleet_with_restarts_that_is_dropped_leaves_nothing():
 
 
 def test_close_from_another_thread_ends_a_blocked_wait():
-    import threading  # noqa: PLC0415
-
     fleet = Fleet([FaultEnv, partial(FaultEnv, {"step": Fault("hang")})], on_failure="raise")
     fleet.reset()
     fleet.step_async([1, 1])

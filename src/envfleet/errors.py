@@ -3,7 +3,8 @@
 EnvfleetError
 ├── EnvError              an env raised, and its exception could not travel to the caller
 ├── WorkerDied            a worker process is gone; the fleet is broken from here on
-├── FleetBroken           a call on a fleet that lost a worker earlier (``__cause__``: WorkerDied)
+├── FleetBroken           a call on a fleet that lost a worker earlier (``__cause__``: WorkerDied),
+│                         or of which Ctrl-C has cut a message in two (KeyboardInterrupt)
 ├── ObservationMismatch   an observation does not fit its space (also a ValueError)
 └── WaitTimeout           a ``*_wait(timeout)`` ran out (also both standard TimeoutErrors)
 
@@ -62,17 +63,24 @@ class WorkerDied(EnvfleetError):  # noqa: N818 - the name says what happened
         self.worker, self.pid, self.envs = worker, pid, envs
         self.exitcode, self.command = exitcode, command
 
-    def __str__(self) -> str:
+    @property
+    def what(self) -> str:
+        """What happened, without what to do."""
         when = "while it was idle" if self.command == "idle" else f"during {self.command}"
         return (
             f"worker {self.worker} (pid {self.pid}, envs {name_envs(self.envs)}) "
-            f"{name_exit(self.exitcode)} {when}. "
-            "Without on_failure='restart' the fleet is broken now: close() it."
+            f"{name_exit(self.exitcode)} {when}."
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} The fleet is broken: close() it. on_failure='restart' replaces workers "
+            "that die, within its budget restarts=."
         )
 
 
 class FleetBroken(EnvfleetError):  # noqa: N818 - one of the three words
-    """The fleet lost a worker earlier; ``__cause__`` tells which and how."""
+    """The fleet lost a worker, or the thread of a message, earlier; ``__cause__`` tells how."""
 
 
 class ObservationMismatch(EnvfleetError, ValueError):  # noqa: N818 - names the state, as WorkerDied

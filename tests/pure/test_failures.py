@@ -281,7 +281,7 @@ def test_commands_arrive_as_they_were_sent(by_reference):
 def test_attach_arrives_with_its_spaces_and_layout(by_reference):
     structure = Structure(spaces.Dict({"a": spaces.Box(0, 1, (2,)), "t": spaces.Text(3)}))
     layout = plan_layout(4, structure.fixed, structure.fixed, final=True)
-    sent = Attach(structure, structure, layout, shared_memory=True)
+    sent = Attach(structure, structure, layout, shared_memory=True, spin=None, infos="all")
     found = decode_command(encode_command(1, sent, by_reference=by_reference))
     assert (type(found), found.layout, found.shared_memory) == (Attach, layout, True)
     for copy in (found.observations, found.actions):
@@ -317,7 +317,9 @@ def test_a_plain_step_and_a_silent_outcome_are_just_a_number(number):
 def test_whatever_an_outcome_tells_arrives(outcome):
     data = encode_outcome(5, outcome)
     assert number_of(data) == 5
-    assert same(as_dict(decode_outcome(data)), as_dict(outcome))
+    found = decode_outcome(data)
+    found.unpack()
+    assert same(as_dict(found), as_dict(outcome))
 
 
 @pytest.mark.parametrize("body", [b"junk", b"\x80"])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from nested import PROPERTY, same
 
-from envfleet.engine.rules.infos import merge_infos
+from envfleet.engine.rules.infos import join_infos, merge_infos, pack_infos, unpack_infos
 
 KEYS = st.sampled_from(["reward", "episode", "final_info", "final_obs", "x"])
 NUMBERS = ["i1", "i8", "u8", "f2", "f4", "f8", "c8", "c16"]
@@ -261,3 +261,44 @@ def test_the_rules_hold_inside_nested_dicts():
         "_episode": np.array([True, False, True, True]),
     }
     assert same(merge_infos(entries, 4), expected)
+
+
+# Packed for the way to the caller
+
+ANYTHING = st.dictionaries(KEYS, KINDS.flatmap(lambda kind: kind), max_size=3)
+
+
+@st.composite
+def mixed_fleets(draw):
+    num_envs = draw(st.integers(1, 4))
+    envs = sorted(draw(st.sets(st.integers(0, num_envs - 1))))
+    return [(env, draw(ANYTHING)) for env in envs], num_envs
+
+
+@PROPERTY
+@given(fleets() | mixed_fleets(), st.integers(0, 4))
+def test_packed_infos_merge_as_plain_ones_do_wherever_the_shards_begin(fleet, cut):
+    entries, num_envs = fleet
+    shards = [e for e in entries if e[0] < cut], [e for e in entries if e[0] >= cut]
+    blocks = [block for shard in shards for block in pack_infos(shard)]
+    assert same(join_infos(blocks, num_envs), merge_infos(entries, num_envs))
+
+
+@PROPERTY
+@given(fleets() | mixed_fleets())
+def test_unpacking_gives_the_same_values_of_the_same_types(fleet):
+    entries, _ = fleet
+    again = unpack_infos(pack_infos(entries))
+    assert same(again, entries)
+    for (_, info), (_, before) in zip(again, entries, strict=True):
+        assert {k: type(v) for k, v in info.items()} == {k: type(v) for k, v in before.items()}
+
+
+def test_numbers_of_one_type_are_packed_as_arrays():
+    (block,) = pack_infos(
+        [(2, {"a": 1.5, "b": np.float32(2), "c": "x"}), (3, {"a": 2.5, "b": np.float32(3), "c": 1})]
+    )
+    assert block.env_ids == [2, 3]
+    assert same(block.columns["a"], np.array([1.5, 2.5]))
+    assert same(block.columns["b"], np.array([2, 3], dtype=np.float32))
+    assert block.columns["c"] == ["x", 1]

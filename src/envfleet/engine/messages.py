@@ -10,10 +10,12 @@ import contextlib
 import pickle
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import cloudpickle
+
+from envfleet.engine.rules.infos import InfoBlock, pack_infos, unpack_infos
 
 if TYPE_CHECKING:
     from envfleet.engine.arena.layout import Layout
@@ -32,6 +34,10 @@ class Attach:
     actions: Structure
     layout: Layout
     shared_memory: bool
+    spin: float | None
+    """Seconds to look for signals at most; None: there are none, all goes over the wire."""
+    infos: str
+    """Which infos of a step travel: see ``EnvHost.attach``."""
     title: ClassVar[str] = "start"
 
 
@@ -119,7 +125,8 @@ class Outcome:
     """What a shard's envs answered, as far as it is not in the arena."""
 
     infos: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
-    """Non-empty infos with their env, in the envs' order."""
+    """Non-empty infos with their env, in the envs' order; on the wire they are ``packed``."""
+    packed: list[InfoBlock] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     results: Sequence[Any] = ()
     """What ``call`` returned, per env asked."""
@@ -133,14 +140,25 @@ class Outcome:
     waits: bool = False
     """Whether the shard's envs were found to wait rather than compute."""
 
+    def info_blocks(self) -> list[InfoBlock]:
+        """The infos in columns, wherever they come from."""
+        return self.packed or pack_infos(self.infos)
+
+    def unpack(self) -> None:
+        """Bring the infos back into ``infos``."""
+        if self.packed:
+            self.infos, self.packed = unpack_infos(self.packed), []
+
     def is_silent(self) -> bool:
         """Whether everything the caller needs is in the arena."""
-        told = self.infos or self.failures or self.results or self.waits
+        told = self.infos or self.packed or self.failures or self.results or self.waits
         carried = self.loose or self.final_loose or self.observations or self.final_observations
         return not (told or carried)
 
 
-_PLAIN_STEP = Step()
+PLAIN_STEP = bytes(_NUMBER.size)
+"""A plain step as a signal announces it: its number is there and not in the bytes."""
+_STEP = Step()
 
 
 def encode_command(number: int, command: Command, *, by_reference: bool) -> bytes:
@@ -154,6 +172,8 @@ def encode_outcome(number: int, outcome: Outcome) -> bytes:
     """An outcome as bytes."""
     if outcome.is_silent():
         return _NUMBER.pack(number)
+    if outcome.infos:
+        outcome = replace(outcome, infos=[], packed=pack_infos(outcome.infos))
     return _NUMBER.pack(number) + dumps(outcome, by_reference=True)
 
 
@@ -165,7 +185,7 @@ def number_of(data: bytes | bytearray) -> int:
 def decode_command(data: bytes | bytearray) -> Command:
     """The command in these bytes; raises what unpickling its arguments raises."""
     if len(data) == _NUMBER.size:
-        return _PLAIN_STEP
+        return _STEP
     return cast("Command", pickle.loads(memoryview(data)[_NUMBER.size :]))
 
 

@@ -7,13 +7,30 @@ keep the caller beyond a deadline. A worker's end waits.
 
 from __future__ import annotations
 
+import array
+import errno
+import fcntl
 import socket
 import struct
+import termios
 from collections import deque
+from dataclasses import dataclass
 
 _LENGTH = struct.Struct("<Q")
 _JOINED = 1 << 16
 """Bytes up to which a message is copied behind its length, to be sent in one go."""
+
+
+_ATOMIC = 4096
+"""Bytes up to which the kernel takes a message as a whole or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    data: memoryview
+    descriptor: int | None = None
+    is_whole: bool = True
+    """Whether it is a message with its length, all of it."""
 
 
 class Wire:
@@ -21,7 +38,9 @@ class Wire:
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
-        self._outgoing: deque[tuple[memoryview, int | None]] = deque()
+        self._outgoing: deque[_Piece] = deque()
+        self.is_garbled = False
+        """Whether Ctrl-C came while bytes were counted: nothing more can be understood."""
         self._start()
 
     def _start(self) -> None:
@@ -43,27 +62,22 @@ class Wire:
         """Whether something waits for the other side to take it."""
         return bool(self._outgoing)
 
-    def send(self, data: bytes) -> None:
-        """Send a message, behind what is still on its way.
+    def send(self, data: bytes, descriptor: int | None = None) -> None:
+        """Send a message, behind what is still on its way, and perhaps a descriptor after it.
+
+        The descriptor must stay open until it is gone (see ``is_sending``).
 
         Raises:
             OSError: the other end is closed.
         """
         length = _LENGTH.pack(len(data))
         if len(data) <= _JOINED:
-            self._outgoing.append((memoryview(length + data), None))
+            self._outgoing.append(_Piece(memoryview(length + data)))
         else:
-            self._outgoing.append((memoryview(length), None))
-            self._outgoing.append((memoryview(data), None))
-        self.flush()
-
-    def send_descriptor(self, descriptor: int) -> None:
-        """Send a descriptor, which must stay open until it is gone (see ``is_sending``).
-
-        Raises:
-            OSError: the other end is closed.
-        """
-        self._outgoing.append((memoryview(b"\0"), descriptor))
+            self._outgoing.append(_Piece(memoryview(length), is_whole=False))
+            self._outgoing.append(_Piece(memoryview(data), is_whole=False))
+        if descriptor is not None:
+            self._outgoing.append(_Piece(memoryview(b"\0"), descriptor, is_whole=False))
         self.flush()
 
     def flush(self) -> None:
@@ -74,17 +88,25 @@ class Wire:
         """
         try:
             while self._outgoing:
-                data, descriptor = self._outgoing[0]
-                if descriptor is None:
-                    sent = self._socket.send(data)
+                piece = self._outgoing[0]
+                if piece.descriptor is None:
+                    sent = self._socket.send(piece.data)
                 else:
-                    sent = socket.send_fds(self._socket, [data], [descriptor])
-                if sent < len(data):
-                    self._outgoing[0] = data[sent:], None
+                    sent = socket.send_fds(self._socket, [piece.data], [piece.descriptor])
+                if sent < len(piece.data):
+                    self._outgoing[0] = _Piece(piece.data[sent:], is_whole=False)
                 else:
                     self._outgoing.popleft()
         except BlockingIOError:
             pass
+        except KeyboardInterrupt:
+            # A short message goes as a whole or not at all, and the other side does not mind if it
+            # never comes, or if it comes twice: messages are numbered.
+            if all(piece.is_whole and len(piece.data) <= _ATOMIC for piece in self._outgoing):
+                self._outgoing.clear()
+            else:
+                self.is_garbled = True
+            raise
 
     def receive(self) -> bytearray | None:
         """The next message; None when the rest of it is yet to come.
@@ -109,14 +131,32 @@ class Wire:
                 self._has_length = True
         except BlockingIOError:
             return None
+        except KeyboardInterrupt:
+            self.is_garbled = True
+            raise
 
     def receive_descriptor(self) -> int:
         """The descriptor that follows the last message; the caller of this closes it.
 
         Raises:
             EOFError: the other end is closed.
+            OSError: this process may have no further descriptor.
         """
         data, descriptors, _, _ = socket.recv_fds(self._socket, 1, 1)
         if not data:
             raise EOFError
+        if not descriptors:
+            raise OSError(
+                errno.EMFILE,
+                "too few file descriptors for the arena's: raise the limit (ulimit -n)",
+            )
         return descriptors[0]
+
+    def is_unread(self) -> bool:
+        """Whether the other side has yet to read something (where the system tells, else False)."""
+        unread = array.array("i", [0])
+        try:
+            fcntl.ioctl(self._socket, termios.TIOCOUTQ, unread)
+        except OSError:
+            return False
+        return unread[0] > 0

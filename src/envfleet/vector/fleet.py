@@ -20,7 +20,7 @@ from envfleet.engine.arena.views import Views
 from envfleet.engine.failures import Failure
 from envfleet.engine.messages import Outcome
 from envfleet.engine.rules.autoreset import check_steppable
-from envfleet.engine.rules.infos import merge_infos
+from envfleet.engine.rules.infos import InfoBlock, join_infos
 from envfleet.engine.rules.spaces import Array, Structure
 from envfleet.engine.worker.host import Description, ShardSpaces
 
@@ -55,8 +55,12 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
         copy: bool,
         observation_mode: ObservationMode,
         autoreset_mode: str | AutoresetMode,
+        infos: str,
     ) -> None:
         super().__init__()
+        if infos not in ("all", "final", "none"):
+            raise ValueError(f"`infos` must be 'all', 'final' or 'none', got {infos!r}")
+        self.infos = infos
         self.env_fns = env_fns if isinstance(env_fns, Sequence) else tuple(env_fns)
         if not self.env_fns:
             raise ValueError("a fleet needs at least one env: env_fns is empty")
@@ -221,37 +225,30 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
                 _copy_columns(outcome.final_observations, shard.final_observations)
 
     def _answer_reset(self, answers: Answers) -> tuple[ObsType, dict[str, Any]]:
-        return self._batch(copy=self.copy), merge_infos(_infos(answers), self.num_envs)
+        return self._batch(copy=self.copy), join_infos(_info_blocks(answers), self.num_envs)
 
     def _answer_step(self, answers: Answers) -> StepResult[ObsType]:
-        infos = _infos(answers)
+        infos = _info_blocks(answers)
         views = self._views
         terminated, truncated = views.terminated.copy(), views.truncated.copy()
         if infos and self.autoreset_mode == AutoresetMode.SAME_STEP:
-            infos = self._with_final_observations(infos, terminated | truncated, answers)
+            infos += self._final_observations(np.flatnonzero(terminated | truncated), answers)
         return (
             self._batch(copy=self.copy),
             views.rewards.copy(),
             terminated,
             truncated,
-            merge_infos(infos, self.num_envs) if infos else {},
+            join_infos(infos, self.num_envs) if infos else {},
         )
 
-    def _with_final_observations(
-        self,
-        infos: Sequence[tuple[int, dict[str, Any]]],
-        ended: NDArray[np.bool_],
-        answers: Answers,
-    ) -> list[tuple[int, dict[str, Any]]]:
-        """Add ``final_obs``, each a copy of its own, to the infos of the envs that ended."""
+    def _final_observations(self, ended: Array, answers: Answers) -> list[InfoBlock]:
+        """The info ``final_obs`` of the envs that ended, each with a copy of its own."""
+        if not len(ended):
+            return []
         loose = dict(entry for _, outcome in answers for entry in outcome.final_loose)
-        return [
-            (
-                env,
-                {"final_obs": self._final_observation(env, loose), **info} if ended[env] else info,
-            )
-            for env, info in infos
-        ]
+        envs = ended.tolist()
+        column = [self._final_observation(env, loose) for env in envs]
+        return [InfoBlock(envs, {"final_obs": column}, frozenset())]
 
     def _final_observation(self, env: int, loose: dict[int, list[Any]]) -> Any:
         columns, others = iter(self._views.final_observations), iter(loose.get(env, ()))
@@ -294,10 +291,8 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
             )
 
 
-def _infos(answers: Answers) -> list[tuple[int, dict[str, Any]]]:
-    if len(answers) == 1:
-        return answers[0][1].infos
-    return [entry for _, outcome in answers for entry in outcome.infos]
+def _info_blocks(answers: Answers) -> list[InfoBlock]:
+    return [block for _, outcome in answers for block in outcome.info_blocks()]
 
 
 def _copy_columns(blocks: Sequence[Array], columns: Sequence[Array]) -> None:

@@ -10,6 +10,7 @@ which envs it concerns, and what is asked of a new worker again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from envfleet.engine.arena.views import Views
@@ -122,20 +123,24 @@ class Mender:
         while True:
             self.recovery.rebuild(worker, failure)
             renewed = self._cut_off(worker, [failure.env], now=True)
-            if not renewed.failures:
+            again = _taken(renewed, "restart")
+            if not again:
                 _take_over(answer, failure.env, renewed)
                 return
-            failure = renewed.failures[0]
+            failure = again[0]
 
     def _rebuild_in_reset(self, answer: Outcome, worker: int, failure: Failure) -> None:
         plan = self._resets[worker].plan.shard(range(failure.env, failure.env + 1))
         while True:
             self.recovery.rebuild(worker, failure)
-            again = self._pool.converse(worker, Reset(plan))
-            if not again.failures:
-                _take_over(answer, failure.env, again)
+            if plan.seeds == [None]:
+                plan = replace(plan, seeds=[self.recovery.fresh_seed(failure.env)])
+            later = self._pool.converse(worker, Reset(plan))
+            again = _taken(later, "reset")
+            if not again:
+                _take_over(answer, failure.env, later)
                 return
-            failure = again.failures[0]
+            failure = again[0]
 
 
 def _take_over(answer: Outcome, env: int, later: Outcome) -> None:
@@ -143,7 +148,10 @@ def _take_over(answer: Outcome, env: int, later: Outcome) -> None:
 
     Rows are a shard's current ones, so that the later ones are right for its other envs too.
     """
+    answer.unpack()
+    later.unpack()
     others = [entry for entry in answer.infos if entry[0] != env]
+    answer.failures = [*answer.failures, *later.failures]
     answer.infos = sorted([*others, *later.infos], key=lambda entry: entry[0])
     answer.loose = later.loose
     answer.final_loose = [*answer.final_loose, *later.final_loose]

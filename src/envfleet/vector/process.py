@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.util import Finalize
@@ -17,6 +18,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from envfleet.engine.arena.layout import plan_layout
 from envfleet.engine.arena.memory import allocate, map_shared
+from envfleet.engine.arena.signals import CAN_SPIN
 from envfleet.engine.arena.views import shared_views
 from envfleet.engine.messages import Attach, Call, Reset, SetAttr, Step
 from envfleet.engine.pool.cores import usable_cores
@@ -27,6 +29,7 @@ from envfleet.engine.pool.supervisor import STUCK_PATIENCE, Pool
 from envfleet.engine.rules.actions import action_columns
 from envfleet.engine.rules.restarts import RestartBudget
 from envfleet.engine.rules.seeding import env_seeds, plan_reset
+from envfleet.engine.spin import CROWDED, LONGEST
 from envfleet.engine.worker.host import EnvHost
 from envfleet.errors import WaitTimeout, WorkerDied, name_envs
 from envfleet.vector.fleet import Answers, Fleet, ObservationMode, StepResult, warn_of_close
@@ -59,6 +62,13 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             ``info["worker_restarted"]``.
         restarts: how many restarts are allowed within how many seconds.
         step_timeout: seconds after which a worker that has not finished its step counts as dead.
+        caller_steps: whether the calling process steps one of the ``workers`` shards itself instead
+            of waiting for the others. Faster where cores are few; its envs have the serial engine's
+            guarantees, so that restarts and step time-outs are refused.
+        infos: which infos of a step travel: "all", "final" (those of steps that end an episode), or
+            "none" (``final_obs`` and ``worker_restarted`` are there in any case).
+        worker_threads: how many threads BLAS, OpenMP, torch and OpenCV may use in each worker; None
+            leaves them alone, and then every worker may use as many as there are cores.
     """
 
     _text_not_same = (
@@ -91,8 +101,11 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         on_failure: str = "raise",
         restarts: tuple[int, float] = (5, 60.0),
         step_timeout: float | None = None,
+        caller_steps: bool = False,
+        infos: str = "all",
+        worker_threads: int | None = 1,
     ) -> None:
-        super().__init__(env_fns, copy, observation_mode, autoreset_mode)
+        super().__init__(env_fns, copy, observation_mode, autoreset_mode, infos)
         self.shared_memory = shared_memory
         self.context = context
         self.daemon = daemon
@@ -104,12 +117,27 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             raise ValueError(f"`on_failure` must be 'raise' or 'restart', got {on_failure!r}")
         if step_timeout is not None and not step_timeout > 0:
             raise ValueError(f"`step_timeout` must be above 0 or None, got {step_timeout!r}")
+        if caller_steps and (on_failure == "restart" or step_timeout is not None):
+            raise ValueError(
+                "`caller_steps` runs envs in this process, which can be neither restarted nor "
+                "timed out: leave out on_failure='restart' and step_timeout, or caller_steps"
+            )
+        if worker_threads is not None and (
+            not isinstance(worker_threads, (int, np.integer)) or worker_threads < 1
+        ):
+            raise ValueError(
+                f"`worker_threads` must be a positive integer or None, got {worker_threads!r}"
+            )
+        self.worker_threads = worker_threads
+        self.caller_steps = caller_steps
         self.on_failure = on_failure
         self.restarts = restarts
         self.step_timeout = step_timeout
         budget = RestartBudget(*restarts)
         self._mender: Mender | None = None
         self._hang = Deadline(None)
+        self._called: list[int] = []
+        self._setting: tuple[str, Sequence[Any]] | None = None
         self._call_death: WorkerDied | None = None
         self._pending = AsyncState.DEFAULT
         self._timed_out = False
@@ -123,7 +151,9 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
                 host_class=worker or EnvHost,
                 autoreset_mode=self.autoreset_mode,
                 name=f"Worker<{type(self).__name__}>",
-            )
+                threads=worker_threads,
+            ),
+            caller_steps=caller_steps,
         )
         # Runs when the fleet is collected or the program ends, before multiprocessing joins its
         # children; not in forked children.
@@ -134,12 +164,13 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             self._start(budget)
         except BaseException:
             self.closed = True
-            self._finalizer.cancel()
             self._pool.stop(STUCK_PATIENCE)
+            self._finalizer.cancel()
             raise
 
     def _start(self, budget: RestartBudget) -> None:
         """Learn the spaces from the workers, make the arena, and give it to them."""
+        begun = time.monotonic()
         self._pool.gather(Deadline(None))
         self._pool.raise_failures()
         self._adopt([outcome.results[0] for _, outcome in self._pool.outcomes()])
@@ -148,8 +179,12 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             self._refuse_custom_spaces()
         final = self.autoreset_mode == AutoresetMode.SAME_STEP
         shared = observations.fixed if self.shared_memory else ()
-        layout = plan_layout(self.num_envs, shared, actions.fixed, final=final)
-        attach = Attach(observations, actions, layout, self.shared_memory)
+        layout = plan_layout(
+            self.num_envs, shared, actions.fixed, final=final, workers=len(self._pool.handles)
+        )
+        crowded = len(self._pool.handles) + 1 > usable_cores()
+        spin = (CROWDED if crowded else LONGEST) if CAN_SPIN else None
+        attach = Attach(observations, actions, layout, self.shared_memory, spin, self.infos)
         descriptor = allocate(layout.size)
         try:
             views = shared_views(layout, map_shared(descriptor, layout.size))
@@ -159,7 +194,14 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             self._use(views)
             if self.on_failure == "restart":
                 recovery = Recovery(
-                    self._pool, budget, attach, descriptor, self.num_envs, self.step_timeout
+                    self._pool,
+                    budget,
+                    attach,
+                    descriptor,
+                    self.num_envs,
+                    patience=self.step_timeout,
+                    # A start that takes so much longer than the first one hangs.
+                    start_patience=60.0 + 10 * (time.monotonic() - begun),
                 )
                 self._mender = Mender(
                     self._pool, recovery, views, self._loose, piped=not self.shared_memory
@@ -222,16 +264,20 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         # After a time-out: what came in time is kept, and the late workers are waited for.
         self._absorb(self._answers())
         commands: dict[int, Reset] = {}
-        for handle in self._pool.handles:
-            part = plan.shard(handle.env_ids)
-            if handle.queued is not None and isinstance(handle.queued[1], Reset):
-                part = part.after(handle.queued[1].plan)
-            if part.env_ids or handle.owes_reply:
-                commands[handle.index] = Reset(part)
-        self._pool.post(commands)
-        if self._mender is not None:
-            self._mender.note_resets(commands)
-        self._expect(AsyncState.WAITING_RESET)
+        for member in self._pool.members:
+            part = plan.shard(member.env_ids)
+            if member.queued is not None and isinstance(member.queued[1], Reset):
+                part = part.after(member.queued[1].plan)
+            if part.env_ids or member.owes_reply:
+                commands[member.index] = Reset(part)
+        try:
+            self._pool.post(commands)
+            if self._mender is not None:
+                self._mender.note_resets(commands)
+            self._expect(AsyncState.WAITING_RESET)
+        except KeyboardInterrupt:
+            self._interrupted()
+            raise
 
     def reset_wait(self, timeout: float | None = None) -> tuple[ObsType, dict[str, Any]]:
         """Wait for the reset that ``reset_async`` started.
@@ -240,9 +286,13 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             NoAsyncCallError: there is none.
             WaitTimeout: it took longer than ``timeout`` seconds; it stays pending.
         """
-        result = self._answer_reset(self._wait(AsyncState.WAITING_RESET, timeout))
-        if self._mender is not None:
-            self._mender.remember()
+        try:
+            result = self._answer_reset(self._wait(AsyncState.WAITING_RESET, timeout))
+            if self._mender is not None:
+                self._mender.remember()
+        except KeyboardInterrupt:
+            self._interrupted()
+            raise
         return result
 
     def step(self, actions: ActType) -> StepResult[ObsType]:
@@ -273,14 +323,20 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         fixed = [column for column in columns if isinstance(column, np.ndarray)]
         for place, column in zip(self._views.actions, fixed, strict=True):
             place[...] = column
-        self._pool.post(
-            {
-                handle.index: Step([c[handle.env_ids.start : handle.env_ids.stop] for c in loose])
-                for handle in self._pool.handles
-            }
-        )
-        self._hang = Deadline(self.step_timeout)
-        self._expect(AsyncState.WAITING_STEP)
+        try:
+            self._pool.post(
+                {
+                    member.index: Step(
+                        [c[member.env_ids.start : member.env_ids.stop] for c in loose]
+                    )
+                    for member in self._pool.members
+                }
+            )
+            self._hang = Deadline(self.step_timeout)
+            self._expect(AsyncState.WAITING_STEP)
+        except KeyboardInterrupt:
+            self._interrupted()
+            raise
 
     def step_wait(self, timeout: float | None = None) -> StepResult[ObsType]:
         """Wait for the step that ``step_async`` started.
@@ -289,10 +345,14 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             NoAsyncCallError: there is none.
             WaitTimeout: it took longer than ``timeout`` seconds; it stays pending.
         """
-        answers = self._wait(AsyncState.WAITING_STEP, timeout)
-        result = self._answer_step(answers)
-        if self._mender is not None:
-            self._mender.remember()
+        try:
+            answers = self._wait(AsyncState.WAITING_STEP, timeout)
+            result = self._answer_step(answers)
+            if self._mender is not None:
+                self._mender.remember()
+        except KeyboardInterrupt:
+            self._interrupted()
+            raise
         if any(outcome.waits for _, outcome in answers):
             self._warn_waiting()
         return result
@@ -326,12 +386,12 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         ids = self._check_env_ids(env_ids)
         self._pool.post(
             {
-                handle.index: Call(part, name, args, kwargs)
-                for handle in self._pool.handles
-                if (part := [env for env in ids if env in handle.env_ids])
+                member.index: Call(part, name, args, kwargs)
+                for member in self._pool.members
+                if (part := [env for env in ids if env in member.env_ids])
             }
         )
-        self._called = ids
+        self._called, self._setting = ids, None
         self._expect(AsyncState.WAITING_CALL)
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
@@ -342,6 +402,8 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             WaitTimeout: it took longer than ``timeout`` seconds; it stays pending.
         """
         answers = self._wait(AsyncState.WAITING_CALL, timeout)
+        if self._setting is not None:
+            return ()
         results: dict[int, Any] = {}
         for envs, outcome in answers:
             asked = [env for env in self._called if env in envs]
@@ -355,18 +417,17 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         self._assert_not_pending("set_attr")
         self._pool.post(
             {
-                handle.index: SetAttr(
-                    list(handle.env_ids),
+                member.index: SetAttr(
+                    list(member.env_ids),
                     name,
-                    list(each[handle.env_ids.start : handle.env_ids.stop]),
+                    list(each[member.env_ids.start : member.env_ids.stop]),
                 )
-                for handle in self._pool.handles
+                for member in self._pool.members
             }
         )
+        self._called, self._setting = [], (name, each)
         self._expect(AsyncState.WAITING_CALL)
-        self._wait(AsyncState.WAITING_CALL, None)
-        if self._mender is not None:
-            self._mender.recovery.note_setting(name, each)
+        self.call_wait()
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
         """Stop the workers: each is asked to close its envs, then SIGTERM, then SIGKILL.
@@ -381,8 +442,8 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
                 f"`{self._pending.value}` to complete."
             )
         self.closed = True
-        self._finalizer.cancel()
         failures = self._pool.stop(timeout, terminate=terminate)
+        self._finalizer.cancel()
         # A closed fleet that somebody keeps holds no shared memory and no descriptor.
         self._views = self._views.detached()
         warn_of_close(failures)
@@ -416,8 +477,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         """Wait for all answers, replacing workers that die or hang where that is wanted."""
         while True:
             # A step that is late counts as hung also when a reset is waiting for it.
-            late_step = any(handle.queued is not None for handle in self._pool.handles)
-            stepping = self._pending == AsyncState.WAITING_STEP or late_step
+            stepping = any(handle.is_stepping for handle in self._pool.handles)
             hang = self._hang if stepping else Deadline(None)
             try:
                 if self._pool.gather(deadline.or_earlier(hang)):
@@ -445,13 +505,30 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
                 mender.mend_step(worker)
             elif expected == AsyncState.WAITING_RESET:
                 mender.mend_reset(worker)
+        if expected == AsyncState.WAITING_CALL and self._setting is not None:
+            self._note_setting(mender, *self._setting)
         if self._call_death is not None:
             death, self._call_death = self._call_death, None
             raise death
 
+    def _note_setting(self, mender: Mender, name: str, values: Sequence[Any]) -> None:
+        """Have what was set, in the envs that have taken it, set again after a restart."""
+        taken = {env for envs, _ in self._answers() for env in envs}
+        taken -= {f.env for _, outcome in self._pool.outcomes() for f in outcome.failures}
+        mender.recovery.note_setting(name, {env: values[env] for env in taken})
+
+    def _interrupted(self) -> None:
+        """Ctrl-C came in the middle of a call: every env needs a reset, unless it was a mere wait.
+
+        After that the call stays pending.
+        """
+        if not self._pool.is_waiting:
+            self._views.failed.fill(True)
+            self._expect(AsyncState.DEFAULT)
+
     def _answers(self) -> Answers:
         """What has come in answer to the current call."""
-        return [(handle.env_ids, outcome) for handle, outcome in self._pool.outcomes()]
+        return [(member.env_ids, outcome) for member, outcome in self._pool.outcomes()]
 
     def _assert_is_running(self) -> None:
         super()._assert_is_running()

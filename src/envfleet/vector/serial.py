@@ -33,6 +33,8 @@ class SerialVectorEnv(Fleet[ObsType, ActType]):
         observation_mode: "same" if all envs have equal observation spaces, "different" if they
             only share shape and dtype, or a pair of spaces: the batched one and the single one.
         autoreset_mode: what happens when an episode ends.
+        infos: which infos of a step are returned: "all", "final" (those of steps that end an
+            episode), or "none" (``final_obs`` is there in any case).
     """
 
     _text_not_same = (
@@ -57,8 +59,10 @@ class SerialVectorEnv(Fleet[ObsType, ActType]):
         copy: bool = True,
         observation_mode: ObservationMode = "same",
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        *,
+        infos: str = "all",
     ) -> None:
-        super().__init__(env_fns, copy, observation_mode, autoreset_mode)
+        super().__init__(env_fns, copy, observation_mode, autoreset_mode, infos)
         self._host = EnvHost(0, self.autoreset_mode)
         self._raise(self._host.build(self.env_fns))
         try:
@@ -68,7 +72,7 @@ class SerialVectorEnv(Fleet[ObsType, ActType]):
             raise
         final = self.autoreset_mode == AutoresetMode.SAME_STEP
         self._use(private_views(self.num_envs, self._observation_structure.fixed, final=final))
-        self._host.attach(self._views, self._observation_structure, self._action_structure)
+        self._host.attach(self._views, self._observation_structure, self._action_structure, infos)
 
     @property
     def envs(self) -> list[Env[Any, Any]]:

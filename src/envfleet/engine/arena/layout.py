@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from envfleet.engine.arena.signals import WORDS
 from envfleet.engine.rules.spaces import Leaf
 
 ALIGNMENT = 64
@@ -17,7 +18,7 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One array of the arena: ``num_envs`` rows at an offset."""
+    """One array of the arena: rows, usually one per env, at an offset."""
 
     offset: int
     shape: tuple[int, ...]
@@ -36,10 +37,17 @@ class Layout:
     terminated: Column
     truncated: Column
     failed: Column
+    signals: Column
+    """Not per env: a row for the caller and one per worker."""
 
 
 def plan_layout(
-    num_envs: int, observations: Sequence[Leaf], actions: Sequence[Leaf], *, final: bool
+    num_envs: int,
+    observations: Sequence[Leaf],
+    actions: Sequence[Leaf],
+    *,
+    final: bool,
+    workers: int = 0,
 ) -> Layout:
     """Lay out the columns of ``num_envs`` envs with these fixed leaves, one behind the other.
 
@@ -47,9 +55,9 @@ def plan_layout(
     """
     end = 0
 
-    def place(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Column:
+    def place(shape: tuple[int, ...], dtype: np.dtype[Any], rows: int = num_envs) -> Column:
         nonlocal end
-        column = Column(end, (num_envs, *shape), dtype)
+        column = Column(end, (rows, *shape), dtype)
         size = math.prod(column.shape) * dtype.itemsize
         end += -(-size // ALIGNMENT) * ALIGNMENT
         return column
@@ -57,6 +65,7 @@ def plan_layout(
     def place_all(leaves: Sequence[Leaf]) -> tuple[Column, ...]:
         return tuple(place(leaf.shape, leaf.dtype) for leaf in leaves)
 
+    signals = place((WORDS,), np.dtype(np.uint64), rows=workers + 1)
     rewards = place((), np.dtype(np.float64))
     terminated = place((), np.dtype(np.bool_))
     truncated = place((), np.dtype(np.bool_))
@@ -71,4 +80,5 @@ def plan_layout(
         terminated=terminated,
         truncated=truncated,
         failed=failed,
+        signals=signals,
     )

@@ -63,11 +63,16 @@ class Views:
         )
 
 
+def shared_array(column: Column, memory: mmap.mmap) -> Array:
+    """One column in mapped memory, which it keeps alive."""
+    return np.ndarray(column.shape, column.dtype, buffer=memory, offset=column.offset)
+
+
 def shared_views(layout: Layout, memory: mmap.mmap) -> Views:
     """Views on mapped memory, which they keep alive."""
 
     def view(column: Column) -> Array:
-        return np.ndarray(column.shape, column.dtype, buffer=memory, offset=column.offset)
+        return shared_array(column, memory)
 
     return Views(
         [view(column) for column in layout.observations],

@@ -5,8 +5,11 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Sequence
+from enum import Enum, auto
 
+from envfleet.engine.arena.signals import Signals
 from envfleet.engine.pool.handle import WorkerHandle
+from envfleet.engine.spin import Patience
 
 PULSE = 0.5
 """Seconds between looks at the processes themselves: a child that an env forked may keep the pipe
@@ -34,14 +37,37 @@ class Deadline:
         return self
 
 
+class Ring(Enum):
+    """What tells that a worker can make progress."""
+
+    SIGNAL = auto()
+    WIRE = auto()
+    END = auto()
+    """Its process is over, and its wire does not tell."""
+
+
+Ready = tuple[WorkerHandle, Ring]
+
+
 class Doorbell:
-    """One kernel wait for all workers of a pool."""
+    """Looks at the signals of all workers of a pool for a while, then sleeps in the kernel."""
 
     def __init__(self, handles: Sequence[WorkerHandle]) -> None:
         self._by_fd: dict[int, WorkerHandle] = {}
         self._poll = select.poll()
+        self._signals: Signals | None = None
+        self._patience = Patience(0.0)
         for handle in handles:
             self.add(handle)
+
+    def use(self, signals: Signals, patience: Patience) -> None:
+        """Look at signals too; those of any worker tell all of them that the caller sleeps."""
+        self._signals = signals
+        self._patience = patience
+
+    def drop_signals(self) -> None:
+        """Let go of the arena."""
+        self._signals = None
 
     def add(self, handle: WorkerHandle) -> None:
         """Listen to a worker."""
@@ -60,20 +86,54 @@ class Doorbell:
             sending = select.POLLOUT if handle.is_sending else 0
             self._poll.modify(handle.fd, select.POLLIN | sending)
 
-    def wait(self, deadline: Deadline) -> list[WorkerHandle]:
+    def wait(self, deadline: Deadline) -> list[Ready]:
         """The workers that can make progress; empty when the deadline has passed.
 
-        Raises:
-            WorkerDied: a worker's process ended without its pipe telling.
+        Nothing is changed here, so that an interrupted wait may be repeated.
         """
+        signals = self._signals
+        if signals is None:
+            return self._sleep(deadline)
+        start = time.perf_counter()
+        ready = self._look(start, deadline)
+        if not ready:
+            signals.caller_sleeps(True)
+            try:
+                ready = self._answered() or self._sleep(deadline)
+            finally:
+                signals.caller_sleeps(False)
+        self._patience.note(time.perf_counter() - start)
+        return ready
+
+    def _look(self, start: float, deadline: Deadline) -> list[Ready]:
+        """Look at the signals without sleeping."""
+        bound = self._patience.bound
+        left = deadline.left()
+        until = start + (bound if left is None else min(left, bound))
+        while True:
+            if ready := self._answered():
+                return ready
+            if time.perf_counter() >= until:
+                return []
+
+    def _answered(self) -> list[Ready]:
+        return [
+            (handle, Ring.SIGNAL)
+            for handle in self._by_fd.values()
+            if handle.owes_reply and handle.has_answered()
+        ]
+
+    def _sleep(self, deadline: Deadline) -> list[Ready]:
         while True:
             left = deadline.left()
             pause = PULSE if left is None else min(left, PULSE)
             ready = self._poll.poll(pause * 1000)
             if ready:
-                return [self._by_fd[fd] for fd, _ in ready]
+                return [(self._by_fd[fd], Ring.WIRE) for fd, _ in ready]
+            if answered := self._answered():
+                return answered
             for handle in self._by_fd.values():
                 if handle.owes_reply and handle.watch.wait(0.0):
-                    raise handle.died()
+                    return [(handle, Ring.END)]
             if left is not None and left <= pause:
                 return []

@@ -3,7 +3,7 @@
     STARTING ──► IDLE ◄──► BUSY          any reply makes BUSY → IDLE
         │         │         ││
         │         │         │└──► GONE   it was told to close and did
-        └─────────┴─────────┴──► DEAD    its pipe ended or its process is gone
+        └─────────┴─────────┴──► DEAD    its wire ended or its process is gone
 
 Only the reply with the wanted number is kept. A call that is given up (after a time-out) leaves the
 worker BUSY; the next command waits here until the late reply has come and been dropped. So nothing
@@ -12,15 +12,18 @@ is pushed at a worker that is not listening, and old data is never served as new
 
 from __future__ import annotations
 
+import contextlib
 from enum import Enum, auto
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
+from envfleet.engine.arena.signals import Signals
 from envfleet.engine.failures import Failure
 from envfleet.engine.messages import (
     Close,
     Command,
     Outcome,
+    Step,
     decode_outcome,
     encode_command,
     number_of,
@@ -30,7 +33,7 @@ from envfleet.engine.wire import Wire
 from envfleet.errors import WorkerDied, name_envs
 
 EXIT_PATIENCE = 1.0
-"""Seconds to wait for the exit code of a worker whose pipe has ended."""
+"""Seconds to wait for the exit code of a worker whose wire has ended."""
 
 
 class WorkerState(Enum):
@@ -79,11 +82,12 @@ class WorkerHandle:
         self.queued: tuple[bytes, Command] | None = None
         """The command that waits for an abandoned one to be answered."""
         self.is_buried = False
-        self.is_garbled = False
-        """Whether Ctrl-C hit while bytes were counted: the wire cannot be understood any more."""
+        self._lost_reply = False
         self._obituary: WorkerDied | None = None
         self._by_reference = by_reference
+        self._signals: Signals | None = None
         self._sent: Command | None = None
+        self._in_flight = 0
         self._number = 0
         self._wanted: int | None = 0
 
@@ -115,11 +119,13 @@ class WorkerHandle:
         """The bytes of the next command; sends nothing, so that a pickling error costs nothing."""
         return encode_command(self._number + 1, command, by_reference=self._by_reference)
 
-    def post(self, data: bytes, command: Command) -> None:
+    def post(self, data: bytes, command: Command, descriptor: int | None = None) -> None:
         """Send an encoded command, or keep it until an abandoned one has been answered.
 
+        A descriptor, which must outlive the answer, follows it at once.
+
         Raises:
-            WorkerDied: the pipe has ended.
+            WorkerDied: the wire has ended.
         """
         self._number += 1
         self._wanted = self._number
@@ -127,18 +133,22 @@ class WorkerHandle:
         if self.owes_reply:
             self.queued = data, command
         else:
-            self._send(data, command)
+            self._send(data, command, descriptor)
 
-    def pass_on(self, descriptor: int) -> None:
-        """Send a descriptor after the command that announces it; it must outlive the answer.
+    @property
+    def is_garbled(self) -> bool:
+        """Whether Ctrl-C has cut something in two that the worker said, or was told."""
+        return self._wire.is_garbled or self._lost_reply
 
-        Raises:
-            WorkerDied: the pipe has ended.
-        """
-        try:
-            self._wire.send_descriptor(descriptor)
-        except OSError:
-            raise self.died() from None
+    @property
+    def is_deaf(self) -> bool:
+        """Whether the worker has not even taken what it was sent."""
+        return self._wire.is_sending or self._wire.is_unread()
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether the command in flight is a step."""
+        return self.state is WorkerState.BUSY and isinstance(self._sent, Step)
 
     @property
     def is_sending(self) -> bool:
@@ -151,31 +161,57 @@ class WorkerHandle:
         self.queued = None
         self.outcome = None
 
-    def progress(self) -> None:
+    def use(self, signals: Signals) -> None:
+        """Exchange signals from now on, which the next command tells the worker."""
+        self._signals = signals
+
+    def has_answered(self) -> bool:
+        """Whether a signal says that the command in flight is answered."""
+        return self._signals is not None and self._signals.answered() >> 1 == self._in_flight
+
+    def progress(self, *, rung: bool) -> None:
         """Send and receive what can be without waiting; one reply at most.
 
+        Args:
+            rung: whether there is something on the wire, and not only a signal.
+
         Raises:
-            WorkerDied: the pipe has ended.
+            WorkerDied: the wire has ended.
         """
         try:
             if self._wire.is_sending:
                 self._wire.flush()
-            data = self._wire.receive()
-            if data is not None:
-                self._take(data)
+            if rung or not self._take_silent():
+                data = self._wire.receive()
+                if data is not None:
+                    self._take(number_of(data), data)
+                else:
+                    self._take_silent()
         except (EOFError, OSError):
-            raise self.died() from None
+            if not self._take_silent():  # it may have answered before it ended
+                raise self.died() from None
         except KeyboardInterrupt:
-            self.is_garbled = True
+            self._lost_reply = True
             raise
 
-    def _take(self, data: bytearray) -> None:
+    def _take_silent(self) -> bool:
+        """Take an answer that is a signal and nothing else, if there is one."""
+        if not self.owes_reply or self._signals is None:
+            return False
+        if self._signals.answered() != self._in_flight << 1:
+            return False
+        self._take(self._in_flight, None)
+        return True
+
+    def _take(self, number: int, data: bytearray | None) -> None:
+        if number != self._in_flight or not self.owes_reply:
+            return  # it was to wake us, and we had seen the signal before we slept
         self._move(WorkerState.GONE if isinstance(self._sent, Close) else WorkerState.IDLE)
-        if number_of(data) == self._wanted:
-            self.outcome = self._decode(data)
+        if number == self._wanted:
+            self.outcome = Outcome() if data is None else self._decode(data)
         elif self.queued is not None:
-            command, self.queued = self.queued, None
-            self._send(*command)
+            queued, self.queued = self.queued, None
+            self._send(*queued)
 
     def died(self) -> WorkerDied:
         """Mark the worker dead; returns the error that says so, the same one each time."""
@@ -209,7 +245,9 @@ class WorkerHandle:
 
     def discard(self) -> None:
         """Let go of a buried worker's descriptors."""
-        self.process.close()
+        self._signals = None  # it keeps the arena alive
+        with contextlib.suppress(ValueError):  # where SIGCHLD is ignored it never learns of the end
+            self.process.close()
         self.watch.close()
         self._wire.close()
         self._lifeline.close()
@@ -225,15 +263,21 @@ class WorkerHandle:
             failure = Failure(self.env_ids[0], "answer", type(error).__name__, text, "")
             return Outcome(failures=[failure])
 
-    def _send(self, data: bytes, command: Command) -> None:
+    def _send(self, data: bytes, command: Command, descriptor: int | None = None) -> None:
+        number = number_of(data)
+        # The whole of a plain step is its number.
+        plain = self._signals is not None and isinstance(command, Step) and not command.loose
         try:
-            self._wire.send(data)
+            if not plain:
+                self._wire.send(data, descriptor)
+            if self._signals is not None:
+                asleep = self._signals.post(number, on_wire=not plain)
+                if plain and asleep:
+                    self._wire.send(data)
         except OSError:
             raise self.died() from None  # it was idle when it died: it never got the command
-        except KeyboardInterrupt:
-            self.is_garbled = True
-            raise
         self._sent = command
+        self._in_flight = number
         self._move(WorkerState.BUSY)
 
     def _move(self, new: WorkerState) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from envfleet.engine.failures import Failure
@@ -29,13 +29,15 @@ class Recovery:
         descriptor: int,
         num_envs: int,
         patience: float | None,
+        start_patience: float,
     ) -> None:
         self.budget = budget
         self._pool = pool
         self._attach = attach
         self._descriptor = pool.keep_descriptor(descriptor)
         self._patience = patience
-        self._settings: dict[str, list[object]] = {}
+        self._start_patience = start_patience
+        self._settings: dict[str, dict[int, object]] = {}
         self._seeds: list[int | None] = [None] * num_envs
 
     def note_seeds(self, plan: ResetPlan) -> None:
@@ -44,34 +46,36 @@ class Recovery:
             if seed is not None:
                 self._seeds[env] = seed
 
-    def note_setting(self, name: str, values: Sequence[object]) -> None:
-        """Remember what ``set_attr`` has set, one value per env."""
-        self._settings[name] = list(values)
+    def note_setting(self, name: str, values: Mapping[int, object]) -> None:
+        """Remember what ``set_attr`` has set, by env."""
+        self._settings.setdefault(name, {}).update(values)
 
     def replace_worker(self, death: WorkerDied) -> None:
         """Start a worker in place of a dead one, with the arena and what was set in its envs.
 
         Raises:
             WorkerDied: the budget is spent; the fleet stays broken.
-            Exception: an env that cannot be built, or take what was set, any more; as above.
+            Exception: so it is, and an env could not be built, or not take what was set, again.
         """
+        failed: BaseException | None = None
         while True:
-            self._spend(death)
-            _log.warning("%s Restart %d.", str(death), self.budget.spent)
+            self._spend(death, failed)
+            _log.warning("%s Restart %d.", death.what, self.budget.spent)
             try:
                 self._pool.revive(death.worker, self.budget.spent)
-                failures = self._pool.converse(death.worker, None).failures
+                started = self._pool.converse(death.worker, None, timeout=self._start_patience)
+                failures = started.failures
                 if not failures:
-                    attached = self._pool.converse(death.worker, self._attach, self._descriptor)
+                    attached = self._pool.attach_again(death.worker, self._attach, self._descriptor)
                     envs = self._pool.handles[death.worker].env_ids
                     failures = attached.failures or self._set_again(death.worker, envs)
                 # The fleet counts as broken until the mender has called ``restored``.
             except WorkerDied as again:
                 death = again
                 continue
-            if failures:
-                raise failures[0].exception(self._pool.handles[death.worker].place) from death
-            return
+            if not failures:
+                return
+            failed = failures[0].exception(self._pool.handles[death.worker].place)
 
     def rebuild(self, worker: int, failure: Failure) -> None:
         """Build one env that raised anew, in its living worker.
@@ -111,11 +115,11 @@ class Recovery:
         Raises:
             WorkerDied: the worker died of it.
         """
-        seeds = [self._fresh_seed(env) for env in envs]
+        seeds = [self.fresh_seed(env) for env in envs]
         command = Renew(list(envs), seeds, observations, loose, now)
         return self._pool.converse(worker, command, timeout=self._patience)
 
-    def _fresh_seed(self, env: int) -> int | None:
+    def fresh_seed(self, env: int) -> int | None:
         """A seed derived from the env's last one, if it ever had one."""
         seed = self._seeds[env]
         return None if seed is None else derived_seed(seed, self.budget.spent)
@@ -125,15 +129,17 @@ class Recovery:
         chosen = list(envs)
         failures: list[Failure] = []
         for name, values in self._settings.items():
-            command = SetAttr(chosen, name, [values[env] for env in chosen])
+            ours = [env for env in chosen if env in values]
+            command = SetAttr(ours, name, [values[env] for env in ours])
             failures += self._pool.converse(worker, command, timeout=self._patience).failures
         return failures
 
-    def _spend(self, death: WorkerDied) -> None:
+    def _spend(self, death: WorkerDied, failed: BaseException | None) -> None:
         if not self.budget.spend(time.monotonic()):
-            death.add_note(self._exhausted())
             self._pool.give_up(death)
-            raise death
+            error = death if failed is None else failed
+            error.add_note(self._exhausted())
+            raise error
 
     def _exhausted(self) -> str:
         return (

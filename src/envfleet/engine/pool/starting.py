@@ -22,11 +22,14 @@ from gymnasium.vector.utils import clear_mpi_env_vars
 
 from envfleet.engine.messages import dumps
 from envfleet.engine.pool.handle import WorkerHandle
+from envfleet.engine.pool.own import OwnShard
 from envfleet.engine.rules.seeding import derived_seed, worker_seeds
 from envfleet.engine.wire import Wire
-from envfleet.engine.worker.guard import caller_ends, held_interrupts
+from envfleet.engine.worker.guard import caller_ends, held_interrupts, own_workers
 from envfleet.engine.worker.host import EnvFactory, EnvHost
-from envfleet.engine.worker.loop import Job, run_worker
+from envfleet.engine.worker.loop import run_worker
+from envfleet.engine.worker.servant import Job
+from envfleet.engine.worker.threads import limits_to_inherit
 from envfleet.errors import WorkerDied
 
 DESCRIPTORS_PER_WORKER = 6
@@ -56,6 +59,7 @@ class Starter:
         host_class: the kind of host that owns a worker's envs.
         autoreset_mode: what the hosts do when an episode ends.
         name: what the processes' names begin with.
+        threads: how many threads numerical libraries may use in a worker; None for any number.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Starter:
         host_class: type[EnvHost],
         autoreset_mode: AutoresetMode,
         name: str,
+        threads: int | None,
     ) -> None:
         _refuse_missing_guard()
         self.shards = split_envs(len(env_fns), workers)
@@ -78,10 +83,23 @@ class Starter:
         self._host_class = host_class
         self._autoreset_mode = autoreset_mode
         self._name = name
+        self._threads = threads
         state = random.getstate(), np.random.get_state()  # noqa: NPY002 - read, not drawn from
         self._seeds = worker_seeds(state, next(_fleet_numbers), workers)
         if self._method == "fork":
             _warn_of_fork()
+
+    def limits(self) -> contextlib.AbstractContextManager[None]:
+        """What must hold around ``start``, once for any number of them."""
+        return limits_to_inherit(self._threads, forked=self._method == "fork")
+
+    def own_shard(self, index: int) -> OwnShard:
+        """Shard ``index`` as the caller's own."""
+        return OwnShard(index, self.shards[index], self._job(index))
+
+    def _job(self, index: int) -> Job:
+        fns = [self._env_fns[env] for env in self.shards[index]]
+        return Job(fns, self._host_class, self._autoreset_mode)
 
     def start(self, index: int, generation: int = 0) -> WorkerHandle:
         """Start worker ``index``; a later generation gets other global seeds.
@@ -91,7 +109,7 @@ class Starter:
         """
         envs = self.shards[index]
         forked = self._method == "fork"
-        job = Job([self._env_fns[i] for i in envs], self._host_class, self._autoreset_mode)
+        job = self._job(index)
         seed = derived_seed(self._seeds[index], generation)
         sent = job if forked else dumps(job, by_reference=False)
         # A fork server starts others' children too, which would never hear of Ctrl-C again.
@@ -108,11 +126,12 @@ class Starter:
                 process = self._context.Process(
                     target=run_worker,
                     name=f"{self._name}-{index}",
-                    args=(worker_end, tied_end, envs, seed, sent),
+                    args=(index, envs, worker_end, tied_end, seed, self._threads, sent),
                     daemon=self._daemon,
                 )
                 with clear_mpi_env_vars(), _hidden_missing_main(), interrupts:
                     process.start()
+                own_workers.add(process)
                 ours.pop_all()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):

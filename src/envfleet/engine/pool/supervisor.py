@@ -9,17 +9,25 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gymnasium.error import ClosedEnvironmentError
 
+from envfleet.engine.arena.memory import map_shared
+from envfleet.engine.arena.signals import Signals
+from envfleet.engine.arena.views import shared_array
 from envfleet.engine.failures import Failure, raise_first
 from envfleet.engine.messages import Attach, Close, Command, Outcome
-from envfleet.engine.pool.doorbell import Deadline, Doorbell
+from envfleet.engine.pool.doorbell import Deadline, Doorbell, Ready, Ring
 from envfleet.engine.pool.handle import WorkerHandle, WorkerState
+from envfleet.engine.pool.own import OwnShard
 from envfleet.engine.pool.starting import Starter, raise_if_missing_guard
+from envfleet.engine.rules.spaces import Array
+from envfleet.engine.spin import Patience
 from envfleet.errors import FleetBroken, WorkerDied
 
 CLOSE_PATIENCE = 30.0
 """Seconds that workers get for ``env.close()`` when the caller sets no time-out."""
 STUCK_PATIENCE = 2.0
-"""The same, for workers that have not answered an earlier command, or when one has died."""
+"""The same, for workers that have not answered, or not even taken, a command."""
+BROKEN_PATIENCE = 5.0
+"""The same, for the others when one has died."""
 TERM_PATIENCE = 1.0
 """Seconds between SIGTERM and SIGKILL."""
 
@@ -27,8 +35,10 @@ TERM_PATIENCE = 1.0
 class Pool:
     """Owns the worker processes of one fleet. Not thread-safe; useless in a forked child."""
 
-    def __init__(self, starter: Starter) -> None:
+    def __init__(self, starter: Starter, *, caller_steps: bool) -> None:
         """Start the workers; they build their envs at the same time.
+
+        With ``caller_steps`` the last shard stays in this process.
 
         Raises whatever starting a process raises, after the workers already started were stopped.
         """
@@ -37,23 +47,59 @@ class Pool:
         self._torn: KeyboardInterrupt | None = None
         self._unheard: list[WorkerDied] = []
         self._stopped = False
-        self._hearing = threading.Lock()
+        self.is_waiting = False
+        """Whether Ctrl-C has interrupted, or can interrupt, nothing but a wait."""
+        self._stopper = 0
+        self._talking = threading.Lock()
         self._descriptor: int | None = None
         self._starter = starter
+        self._words: Array | None = None
         self.handles: list[WorkerHandle] = []
+        self._bell = Doorbell([])
+        processes = len(starter.shards) - caller_steps
+        self._own = starter.own_shard(processes) if caller_steps else None
         try:
-            for index in range(len(starter.shards)):
-                self.handles.append(starter.start(index))
+            with starter.limits():
+                for index in range(processes):
+                    self.handles.append(starter.start(index))
+                    self._bell.add(self.handles[-1])
         except BaseException:
             self.stop(terminate=True)
             raise
-        self._bell = Doorbell(self.handles)
+
+    @property
+    def members(self) -> list[WorkerHandle | OwnShard]:
+        """All shards, in the envs' order."""
+        return [*self.handles, self._own] if self._own is not None else [*self.handles]
 
     def attach(self, descriptor: int, command: Attach) -> None:
-        """Give every worker the arena; returns when all have it."""
+        """Give every shard the arena; returns when all have it."""
+        memory = map_shared(descriptor, command.layout.size)
+        if command.spin is not None and self.handles:
+            self._words = shared_array(command.layout.signals, memory)
+            self._bell.use(Signals(self._words, 0), Patience(command.spin))
+        for handle in self.handles:
+            self._signal(handle)
         self.post({handle.index: command for handle in self.handles}, descriptor)
+        if self._own is not None:
+            self._own.attach(command, memory)
         self.gather(Deadline(None))
         self.raise_failures()
+
+    def attach_again(self, worker: int, command: Attach, descriptor: int) -> Outcome:
+        """Give the arena to a worker that took a dead one's place.
+
+        Raises:
+            WorkerDied: it died.
+        """
+        self._signal(self.handles[worker])
+        return self.converse(worker, command, descriptor)
+
+    def _signal(self, handle: WorkerHandle) -> None:
+        """Exchange signals with a worker that is about to get the arena."""
+        if self._words is not None:
+            self._words[handle.index + 1] = 0  # a dead one may have left its numbers there
+            handle.use(Signals(self._words, handle.index))
 
     def post(self, commands: Mapping[int, Command], descriptor: int | None = None) -> None:
         """Send one command each to some workers, by index; the answers of the last call are gone.
@@ -66,10 +112,18 @@ class Pool:
             FleetBroken: a worker died earlier.
         """
         self.check()
-        messages = {w: self.handles[w].encode(command) for w, command in commands.items()}
-        for handle in self.handles:
-            handle.abandon()
+        own = self._own
+        messages = {
+            w: self.handles[w].encode(command)
+            for w, command in commands.items()
+            if own is None or w != own.index
+        }
+        for member in self.members:
+            member.abandon()
         for worker, command in commands.items():
+            if own is not None and worker == own.index:
+                own.post(command)
+                continue
             handle = self.handles[worker]
             if handle.is_over:
                 continue  # gather will say so
@@ -77,32 +131,39 @@ class Pool:
                 self._send(handle, messages[worker], command, descriptor)
             except WorkerDied as death:
                 self._keep(death)
-            except KeyboardInterrupt as interrupt:
-                self._torn = interrupt
-                raise
 
     def _send(
         self, handle: WorkerHandle, data: bytes, command: Command, descriptor: int | None
     ) -> None:
-        handle.post(data, command)
-        if descriptor is not None:
-            handle.pass_on(descriptor)
-        if handle.is_sending:
-            self._bell.follow(handle)
+        with self._talking:
+            self._check_thread()
+            try:
+                handle.post(data, command, descriptor)
+            except KeyboardInterrupt as interrupt:
+                self._torn = interrupt if handle.is_garbled else None
+                raise
+            if handle.is_sending:
+                self._bell.follow(handle)
 
-    def _hear(self, handle: WorkerHandle, bell: Doorbell) -> None:
+    def _hear(self, handle: WorkerHandle, ring: Ring) -> None:
         """Let a worker's messages go on, one way or the other."""
-        with self._hearing:
-            if bell is not self._bell:
-                raise ClosedEnvironmentError("another thread closed the fleet during this call.")
+        with self._talking:
+            self._check_thread()
+            if ring is Ring.END:
+                raise handle.died()
             was_sending = handle.is_sending
             try:
-                handle.progress()
+                handle.progress(rung=ring is Ring.WIRE)
             except KeyboardInterrupt as interrupt:
-                self._torn = interrupt
+                self._torn = interrupt if handle.is_garbled else None
                 raise
             if was_sending or handle.is_sending:
-                bell.follow(handle)
+                self._bell.follow(handle)
+
+    def _check_thread(self) -> None:
+        """From ``stop`` on only the thread that called it may talk to the workers."""
+        if self._stopped and threading.get_ident() != self._stopper:
+            raise ClosedEnvironmentError("another thread closed the fleet during this call.")
 
     def gather(self, deadline: Deadline) -> bool:
         """Wait until every worker has answered; False when the deadline came first.
@@ -115,20 +176,30 @@ class Pool:
         """
         self.check()
         try:
+            if self._own is not None and self._own.owes_reply:
+                self._own.work()
             if self._unheard:
                 raise self._unheard.pop(0)
             while any(handle.owes_reply for handle in self.handles):
-                bell = self._bell
-                ready = bell.wait(deadline)
+                ready = self._wait(deadline)
                 if not ready:
                     return False
-                for handle in ready:
-                    self._hear(handle, bell)
+                for handle, ring in ready:
+                    self._hear(handle, ring)
+            for handle in self.handles:
+                if handle.is_over:
+                    raise handle.died()
         except WorkerDied as death:
             self._death = death
             raise_if_missing_guard(death)
             raise
         return True
+
+    def _wait(self, deadline: Deadline) -> list[Ready]:
+        self.is_waiting = True
+        ready = self._bell.wait(deadline)
+        self.is_waiting = False
+        return ready
 
     def _keep(self, death: WorkerDied) -> None:
         """Keep a death that ``gather`` has to tell."""
@@ -140,11 +211,22 @@ class Pool:
 
         The fleet stays broken until ``restored`` is called.
         """
-        handle = self._starter.start(worker, generation)
-        old, self.handles[worker] = self.handles[worker], handle
+        old = self.handles[worker]
         self._bell.forget(old)
-        self._bell.add(handle)
         old.bury()
+        with self._starter.limits():
+            handle = self._starter.start(worker, generation)
+        try:
+            with self._talking:
+                self._check_thread()
+                self.handles[worker] = handle
+                self._bell.add(handle)
+        except BaseException:
+            if self.handles[worker] is not handle:  # the fleet was closed meanwhile
+                handle.bury()
+                handle.discard()
+            raise
+        self._unheard = [death for death in self._unheard if death.worker != worker]
         old.discard()
 
     def restored(self) -> None:
@@ -182,9 +264,8 @@ class Pool:
     def _hear_any(self, awaited: WorkerHandle, deadline: Deadline) -> None:
         """Receive what has come; another worker's death is kept for ``gather``."""
         try:
-            bell = self._bell
-            for ready in bell.wait(deadline):
-                self._hear(ready, bell)
+            for handle, ring in self._wait(deadline):
+                self._hear(handle, ring)
         except WorkerDied as death:
             if death.worker == awaited.index:
                 raise
@@ -208,16 +289,16 @@ class Pool:
         self._descriptor = os.dup(descriptor)
         return self._descriptor
 
-    def outcomes(self) -> list[tuple[WorkerHandle, Outcome]]:
+    def outcomes(self) -> list[tuple[WorkerHandle | OwnShard, Outcome]]:
         """The answers that have come to the current call, in the envs' order."""
-        return [(h, h.outcome) for h in self.handles if h.outcome is not None]
+        return [(m, m.outcome) for m in self.members if m.outcome is not None]
 
     def raise_failures(self) -> None:
         """Raise the failure of the lowest env in the current answers, if there is one."""
         raise_first(
             [
-                (failure, handle.place)
-                for handle, outcome in self.outcomes()
+                (failure, member.place)
+                for member, outcome in self.outcomes()
                 for failure in outcome.failures
             ]
         )
@@ -234,10 +315,12 @@ class Pool:
     def check(self) -> None:
         """Raise ``FleetBroken`` if the workers cannot be used."""
         if self._death is not None:
-            raise FleetBroken(f"this fleet lost a worker earlier: {self._death}") from self._death
+            raise FleetBroken(
+                f"this fleet lost a worker earlier: {self._death.what} close() it."
+            ) from self._death
         if self._torn is not None:
             raise FleetBroken(
-                "Ctrl-C cut a command or an answer in two, and no call can follow it: close()."
+                "Ctrl-C cut a message to or from a worker in two: only close() is left."
             ) from self._torn
         if os.getpid() != self._owner:
             raise FleetBroken(
@@ -256,29 +339,59 @@ class Pool:
         """
         if self._stopped or os.getpid() != self._owner:
             return []
-        with self._hearing:
-            self._stopped = True
+        with self._talking:
+            self._stopped, self._stopper = True, threading.get_ident()
+            self._bell.drop_signals()
             # One of its own: another thread may be waiting with the old one.
             self._bell = Doorbell([handle for handle in self.handles if not handle.is_over])
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-        patience = CLOSE_PATIENCE if timeout is None else timeout
-        asking, grace = (Deadline(0.0), TERM_PATIENCE) if terminate else _split(patience)
+            if self._words is not None:
+                self._bell.use(Signals(self._words, 0), Patience(0.0))
         try:
-            if terminate:
-                return []
-            self._ask_to_close()
-            if timeout is None:
-                self._end_stuck()
-            self._await_close(asking, lambda handle: handle.owes_reply)
-            return [failure for _, outcome in self.outcomes() for failure in outcome.failures]
+            return self._climb(timeout, terminate=terminate)
         finally:
-            for handle in self.handles:
-                if handle.state is WorkerState.GONE:
-                    handle.watch.wait(asking.left())
-            self._end(self.handles, grace)
-            for handle in self.handles:
-                handle.discard()
+            self._clear_away()
+
+    def _climb(self, timeout: float | None, *, terminate: bool) -> list[Failure]:
+        """Ask, and send SIGTERM to those that are left; returns what ``env.close`` raised."""
+        own = self._own.close() if self._own is not None else []
+        if terminate:
+            self._end(self.handles, TERM_PATIENCE)
+            return own
+        if timeout is None:
+            timeout = CLOSE_PATIENCE if self._death is None else BROKEN_PATIENCE
+            asking, grace = _split(timeout)
+            self._ask_to_close()
+            self._end_stuck()
+        else:
+            asking, grace = _split(timeout)
+            self._ask_to_close()
+        self._await_close(asking, lambda handle: handle.owes_reply)
+        answers = [handle.outcome for handle in self.handles if handle.outcome is not None]
+        for handle in self.handles:
+            if handle.state is WorkerState.GONE:
+                handle.watch.wait(asking.left())
+        self._end(self.handles, grace)
+        return [failure for answer in answers for failure in answer.failures] + own
+
+    def _clear_away(self) -> None:
+        """Kill what is left and let go of everything; Ctrl-C has to wait for that."""
+        interrupt: KeyboardInterrupt | None = None
+        while True:
+            try:
+                for handle in self.handles:
+                    handle.bury()
+                for handle in self.handles:
+                    handle.discard()
+                self._bell.drop_signals()
+                self._words = None
+                if self._descriptor is not None:
+                    os.close(self._descriptor)
+                    self._descriptor = None
+                break
+            except KeyboardInterrupt as again:
+                interrupt = again
+        if interrupt is not None:
+            raise interrupt
 
     def _ask_to_close(self) -> None:
         for handle in self.handles:
@@ -290,10 +403,14 @@ class Pool:
                     self._send(handle, handle.encode(Close()), Close(), None)
 
     def _end_stuck(self) -> None:
-        """Give workers that owe an answer to an earlier command a short time, and end them."""
+        """Give workers that do not listen a short time, and end them."""
         asking, grace = _split(STUCK_PATIENCE)
-        self._await_close(asking, lambda handle: handle.queued is not None)
-        self._end([handle for handle in self.handles if handle.queued is not None], grace)
+
+        def is_stuck(handle: WorkerHandle) -> bool:
+            return handle.queued is not None or (handle.owes_reply and handle.is_deaf)
+
+        self._await_close(asking, is_stuck)
+        self._end([handle for handle in self.handles if is_stuck(handle)], grace)
 
     def _await_close(self, deadline: Deadline, is_awaited: Callable[[WorkerHandle], bool]) -> None:
         """Receive what comes until nobody is awaited any more, deaths included."""
@@ -302,12 +419,11 @@ class Pool:
                 if handle.is_over:
                     self._bell.forget(handle)
             with contextlib.suppress(WorkerDied):
-                bell = self._bell
-                ready = bell.wait(deadline)
+                ready = self._wait(deadline)
                 if not ready:
                     return
-                for handle in ready:
-                    self._hear(handle, bell)
+                for handle, ring in ready:
+                    self._hear(handle, ring)
 
     @staticmethod
     def _end(handles: Sequence[WorkerHandle], grace: float) -> None:

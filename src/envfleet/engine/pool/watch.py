@@ -8,6 +8,9 @@ import select
 import signal
 import time
 
+LONGEST = 1e6
+"""Seconds, eleven days: as long as one wait in the kernel may be."""
+
 
 class Watch:
     """Sure of one process, also when its number has been given to another one since.
@@ -39,7 +42,8 @@ class Watch:
         if self._pidfd is not None:
             poll = select.poll()  # not select(), which knows no descriptor above 1023
             poll.register(self._pidfd, select.POLLIN)
-            self._ended = bool(poll.poll(None if timeout is None else timeout * 1000))
+            patience = None if timeout is None else min(timeout, LONGEST) * 1000
+            self._ended = bool(poll.poll(patience))
             return self._ended
         deadline = None if timeout is None else time.monotonic() + timeout
         while not _has_ended(self.pid):

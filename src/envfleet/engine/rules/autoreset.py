@@ -28,7 +28,7 @@ def check_steppable(
         ResetNeeded: naming the envs.
     """
     if _any(failed):
-        _refuse(failed, "raised an error")
+        _refuse(failed, "raised an error, or Ctrl-C interrupted them")
     if mode == AutoresetMode.DISABLED and (_any(terminated) or _any(truncated)):
         _refuse(terminated | truncated, "ended their episode and autoreset_mode is DISABLED")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import fcntl
+import multiprocessing.process
 import os
 import random
 import select
@@ -15,25 +16,31 @@ import threading
 import weakref
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 
 import numpy as np
 
 caller_ends: weakref.WeakSet[Connection | socket.socket] = weakref.WeakSet()
 """The ends of pipes and wires that belong to the caller alone."""
+own_workers: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
+"""The workers that this process has started."""
 
 
-def _close_inherited() -> None:
-    """Close a forked child's copies of the caller's ends.
+def _forget_inherited() -> None:
+    """Make a forked child forget the caller's workers.
 
-    As long as a copy is open, the worker at the other end does not notice that the caller is gone.
+    As long as its copy of an end is open, the worker at the other end does not notice that the
+    caller is gone. And at its exit multiprocessing would terminate what it takes for its children.
     """
     for end in list(caller_ends):
         with contextlib.suppress(OSError):
             end.close()
+    for process in list(own_workers):
+        multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_inherited)
+    os.register_at_fork(after_in_child=_forget_inherited)
 
 
 def enter(seed: int, lifeline: Connection) -> None:
@@ -67,7 +74,9 @@ def _tie_to(lifeline: Connection) -> None:
         fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpid() if leads else os.getpid())
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
-        if select.select([fd], [], [], 0)[0]:
+        poll = select.poll()  # not select(), which knows no descriptor above 1023
+        poll.register(fd, select.POLLIN)
+        if poll.poll(0):
             _end_with(lifeline)  # too late to be told
     else:
         threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()

@@ -157,7 +157,8 @@ class EnvHost:
                 observation, info = self._catch_up(i, outcome)
                 if observation is not _NOTHING:
                     self._writer.write(i, observation)
-                outcome.infos.append((env, info))
+                if self._all_infos:
+                    outcome.infos.append((env, info))
             except self.caught as error:
                 self._fail(i, "restart", error, outcome)
         return self._with_loose(outcome)
@@ -171,8 +172,20 @@ class EnvHost:
             self.envs[0].render_mode,
         )
 
-    def attach(self, views: Views, observations: Structure, actions: Structure) -> None:
-        """Write into these rows from now on (the shard's own part of them)."""
+    def attach(
+        self, views: Views, observations: Structure, actions: Structure, infos: str = "all"
+    ) -> None:
+        """Write into these rows from now on (the shard's own part of them).
+
+        Args:
+            views: the rows.
+            observations: the leaves of an observation.
+            actions: the leaves of an action.
+            infos: which infos ``step`` tells of: "all", "final" (those of steps that end an
+                episode) or "none". What the engine itself has to say is always told.
+        """
+        self._all_infos = infos == "all"
+        self._final_infos = infos != "none"
         self._actions = actions
         self._observations = views.observations
         self._final_observations = views.final_observations
@@ -210,7 +223,7 @@ class EnvHost:
     def step(self, columns: Sequence[Any]) -> Outcome:
         """Step every env once; the action columns belong to the envs from here on."""
         outcome = Outcome()
-        same_step, next_step = self._same_step, self._next_step
+        same_step, next_step, all_infos = self._same_step, self._next_step, self._all_infos
         self._terminated.fill(False)
         self._truncated.fill(False)
         observations: list[Any] = []
@@ -231,7 +244,10 @@ class EnvHost:
                             observation, info = self._turn_over(i, observation, info, outcome)
                         else:
                             self._due[i] = next_step
-                if info:
+                        if not all_infos:
+                            kept = _checked_info(info) if self._final_infos else {}
+                            outcome.infos.append((self.first + i, kept))
+                if info and all_infos:
                     outcome.infos.append((self.first + len(rewards), _checked_info(info)))
             except self.caught as error:
                 self._fail(len(rewards), "step", error, outcome)
@@ -306,6 +322,8 @@ class EnvHost:
         self._cut_off.discard(i)
         self._truncated[i] = True
         restarted = {"worker_restarted": True}
+        if not self._all_infos:
+            outcome.infos.append((self.first + i, restarted))
         if not self._same_step:
             self._due[i] = self._next_step
             return _NOTHING, restarted

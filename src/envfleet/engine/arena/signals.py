@@ -1,0 +1,73 @@
+"""Signals: the numbers that caller and worker show each other in shared memory, without the kernel.
+
+Each side writes the number of its last message, shifted by one; the lowest bit says that the
+message itself is on the wire. Whoever finds nothing new for a while says that it sleeps and waits
+on the wire; the other side, seeing that, sends something there to wake it.
+
+Plain stores and loads are enough only where stores become visible in order (x86): there a number is
+never seen before the rows that it announces. Between saying "I sleep" and looking once more, and
+between announcing and looking whether the other side sleeps, a full barrier is needed also on x86;
+taking a free lock is one (an atomic exchange, 50 ns from Python).
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+CAN_SPIN = platform.machine().lower() in ("x86_64", "amd64")
+"""Whether this processor keeps stores in order; elsewhere everything goes over the wire."""
+
+LINE = 8
+"""Words per cache line; every signal has a line of its own."""
+WORDS = 4 * LINE
+"""Words per worker."""
+_POSTED, _ANSWERED, _WORKER_SLEEPS = 0, LINE, 2 * LINE
+
+_barrier = threading.Lock()
+
+
+class Signals:
+    """What the caller and one worker show each other; both sides hold one of these."""
+
+    def __init__(self, words: NDArray[np.uint64], worker: int) -> None:
+        """Use row ``worker + 1`` of the arena's words; row 0 is the caller's, for all workers."""
+        self._words = memoryview(words[worker + 1])
+        self._caller = memoryview(words[0])
+
+    def post(self, number: int, *, on_wire: bool) -> bool:
+        """Announce a command; True if the worker sleeps and must be woken by wire."""
+        self._words[_POSTED] = number << 1 | on_wire
+        with _barrier:
+            pass
+        return bool(self._words[_WORKER_SLEEPS])
+
+    def posted(self) -> int:
+        """The last announced command: number and lowest bit."""
+        return self._words[_POSTED]
+
+    def worker_sleeps(self, sleeps: bool) -> None:
+        """The worker is about to wait on the wire, and must look once more; or has woken up."""
+        self._words[_WORKER_SLEEPS] = sleeps
+        with _barrier:
+            pass
+
+    def answer(self, number: int, *, on_wire: bool) -> bool:
+        """Announce an answer; True if the caller sleeps and must be woken by wire."""
+        self._words[_ANSWERED] = number << 1 | on_wire
+        with _barrier:
+            pass
+        return bool(self._caller[0])
+
+    def answered(self) -> int:
+        """The last announced answer: number and lowest bit."""
+        return self._words[_ANSWERED]
+
+    def caller_sleeps(self, sleeps: bool) -> None:
+        """The caller is about to wait for all workers, and must look once more; or has woken up."""
+        self._caller[0] = sleeps
+        with _barrier:
+            pass

@@ -1,0 +1,31 @@
+"""How long to look for a signal before sleeping: as long as that usually pays, and no longer."""
+
+from __future__ import annotations
+
+LONGEST = 1e-3
+"""Seconds; what takes longer is not worth a core. An idle fleet looks this long once."""
+CROWDED = 0.0
+"""The same where there are more processes than cores: looking would keep others from working."""
+SHARE = 1 / 8
+"""Weight of the last wait in the average."""
+
+
+class Patience:
+    """A bound for looking, from how long the last waits took.
+
+    While waits are usually shorter than ``longest`` the bound is ``longest``; when they are not,
+    looking would be in vain and the bound is 0. One long pause does not change a habit.
+    """
+
+    def __init__(self, longest: float = LONGEST) -> None:
+        self._longest = longest
+        self._usual = 0.0
+
+    @property
+    def bound(self) -> float:
+        """Seconds to look."""
+        return self._longest if self._usual < self._longest else 0.0
+
+    def note(self, waited: float) -> None:
+        """A wait has ended after so many seconds."""
+        self._usual += SHARE * (min(waited, 4 * self._longest) - self._usual)
