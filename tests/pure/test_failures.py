@@ -281,7 +281,9 @@ def test_commands_arrive_as_they_were_sent(by_reference):
 def test_attach_arrives_with_its_spaces_and_layout(by_reference):
     structure = Structure(spaces.Dict({"a": spaces.Box(0, 1, (2,)), "t": spaces.Text(3)}))
     layout = plan_layout(4, structure.fixed, structure.fixed, final=True)
-    sent = Attach(structure, structure, layout, shared_memory=True, spin=None, infos="all")
+    sent = Attach(
+        structure, structure, layout, shared_memory=True, signals=True, crowded=False, infos="all"
+    )
     found = decode_command(encode_command(1, sent, by_reference=by_reference))
     assert (type(found), found.layout, found.shared_memory) == (Attach, layout, True)
     for copy in (found.observations, found.actions):

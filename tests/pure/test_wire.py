@@ -89,5 +89,10 @@ def test_the_end_of_the_other_side_is_told(ends):
         ours.receive()
     with pytest.raises(OSError, match="Broken pipe"):
         ours.send(b"too late")
+
+
+def test_a_descriptor_that_never_comes_is_the_end(ends):
+    ours, theirs = ends
+    ours.close()
     with pytest.raises(EOFError):
-        Wire(socket.socketpair()[0]).receive_descriptor()
+        theirs.receive_descriptor()

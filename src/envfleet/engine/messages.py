@@ -34,8 +34,10 @@ class Attach:
     actions: Structure
     layout: Layout
     shared_memory: bool
-    spin: float | None
-    """Seconds to look for signals at most; None: there are none, all goes over the wire."""
+    signals: bool
+    """Whether plain steps are announced by signals; otherwise all goes over the wire."""
+    crowded: bool
+    """Whether there are more processes than cores."""
     infos: str
     """Which infos of a step travel: see ``EnvHost.attach``."""
     title: ClassVar[str] = "start"
@@ -156,9 +158,12 @@ class Outcome:
         return not (told or carried)
 
 
-PLAIN_STEP = bytes(_NUMBER.size)
-"""A plain step as a signal announces it: its number is there and not in the bytes."""
-_STEP = Step()
+PLAIN_STEP = Step()
+"""A step that carries nothing: its actions are in the arena."""
+ANNOUNCED_STEP = bytes(_NUMBER.size)
+"""The bytes of one that a signal announces: its number is there and not here."""
+SILENT = Outcome()
+"""An answer that tells nothing; shared, and not to be changed."""
 
 
 def encode_command(number: int, command: Command, *, by_reference: bool) -> bytes:
@@ -166,6 +171,11 @@ def encode_command(number: int, command: Command, *, by_reference: bool) -> byte
     if isinstance(command, Step) and not command.loose:
         return _NUMBER.pack(number)
     return _NUMBER.pack(number) + dumps(command, by_reference=by_reference)
+
+
+def encode_number(number: int) -> bytes:
+    """A plain step, or a silent outcome, as bytes."""
+    return _NUMBER.pack(number)
 
 
 def encode_outcome(number: int, outcome: Outcome) -> bytes:
@@ -185,14 +195,14 @@ def number_of(data: bytes | bytearray) -> int:
 def decode_command(data: bytes | bytearray) -> Command:
     """The command in these bytes; raises what unpickling its arguments raises."""
     if len(data) == _NUMBER.size:
-        return _STEP
+        return PLAIN_STEP
     return cast("Command", pickle.loads(memoryview(data)[_NUMBER.size :]))
 
 
 def decode_outcome(data: bytes | bytearray) -> Outcome:
     """The outcome in these bytes; raises what unpickling its values raises."""
     if len(data) == _NUMBER.size:
-        return Outcome()
+        return SILENT
     return cast("Outcome", pickle.loads(memoryview(data)[_NUMBER.size :]))
 
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 LONGEST = 1e-3
 """Seconds; what takes longer is not worth a core. An idle fleet looks this long once."""
-CROWDED = 0.0
-"""The same where there are more processes than cores: looking would keep others from working."""
+CROWDED = 2e-4
+"""The same for workers where there are more processes than cores, each turn ending with a yield.
+
+Measured on 2 cores with 2 workers and 64 CartPoles, us per step: sleeping at once 449-515, looking
+for 0.06 ms 478-495, for 1 ms 1356, for 0.2 ms with yields 413-427. The caller then sleeps at once:
+whoever waits for all the others would only keep them from working.
+"""
 SHARE = 1 / 8
 """Weight of the last wait in the average."""
 

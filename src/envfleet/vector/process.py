@@ -29,11 +29,13 @@ from envfleet.engine.pool.supervisor import STUCK_PATIENCE, Pool
 from envfleet.engine.rules.actions import action_columns
 from envfleet.engine.rules.restarts import RestartBudget
 from envfleet.engine.rules.seeding import env_seeds, plan_reset
-from envfleet.engine.spin import CROWDED, LONGEST
+from envfleet.engine.rules.spaces import Structure
 from envfleet.engine.worker.host import EnvHost
 from envfleet.errors import WaitTimeout, WorkerDied, name_envs
 from envfleet.vector.fleet import Answers, Fleet, ObservationMode, StepResult, warn_of_close
 from envfleet.vector.mending import Mender
+
+_NEVER = Deadline(None)
 
 
 class ProcessVectorEnv(Fleet[ObsType, ActType]):
@@ -135,7 +137,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         self.step_timeout = step_timeout
         budget = RestartBudget(*restarts)
         self._mender: Mender | None = None
-        self._hang = Deadline(None)
+        self._hang = _NEVER
         self._called: list[int] = []
         self._setting: tuple[str, Sequence[Any]] | None = None
         self._call_death: WorkerDied | None = None
@@ -183,8 +185,15 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             self.num_envs, shared, actions.fixed, final=final, workers=len(self._pool.handles)
         )
         crowded = len(self._pool.handles) + 1 > usable_cores()
-        spin = (CROWDED if crowded else LONGEST) if CAN_SPIN else None
-        attach = Attach(observations, actions, layout, self.shared_memory, spin, self.infos)
+        attach = Attach(
+            observations,
+            actions,
+            layout,
+            self.shared_memory,
+            signals=CAN_SPIN,
+            crowded=crowded,
+            infos=self.infos,
+        )
         descriptor = allocate(layout.size)
         try:
             views = shared_views(layout, map_shared(descriptor, layout.size))
@@ -317,26 +326,31 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         """
         self._assert_is_running()
         self._assert_not_pending("step_async")
-        columns = action_columns(self._action_structure, actions, self.num_envs)
+        structure = self._action_structure
+        columns = action_columns(structure, actions, self.num_envs)
         self._check_steppable()
-        loose = [column for column in columns if not isinstance(column, np.ndarray)]
-        fixed = [column for column in columns if isinstance(column, np.ndarray)]
+        fixed = [c for leaf, c in zip(structure.leaves, columns, strict=True) if leaf.fixed]
         for place, column in zip(self._views.actions, fixed, strict=True):
             place[...] = column
         try:
-            self._pool.post(
-                {
-                    member.index: Step(
-                        [c[member.env_ids.start : member.env_ids.stop] for c in loose]
-                    )
-                    for member in self._pool.members
-                }
-            )
-            self._hang = Deadline(self.step_timeout)
+            if structure.loose or not self._pool.post_step():
+                self._post_step(structure, columns)
+            if self.step_timeout is not None:
+                self._hang = Deadline(self.step_timeout)
             self._expect(AsyncState.WAITING_STEP)
         except KeyboardInterrupt:
             self._interrupted()
             raise
+
+    def _post_step(self, structure: Structure, columns: list[Any]) -> None:
+        """Send a step with its loose actions."""
+        loose = [c for leaf, c in zip(structure.leaves, columns, strict=True) if not leaf.fixed]
+        self._pool.post(
+            {
+                member.index: Step([c[member.env_ids.start : member.env_ids.stop] for c in loose])
+                for member in self._pool.members
+            }
+        )
 
     def step_wait(self, timeout: float | None = None) -> StepResult[ObsType]:
         """Wait for the step that ``step_async`` started.
@@ -456,7 +470,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             raise NoAsyncCallError(
                 f"Calling `{name}_wait` without any prior call to `{name}_async`.", name
             )
-        if not self._gather(Deadline(timeout)):
+        if not self._gather(_NEVER if timeout is None else Deadline(timeout)):
             self._timed_out = True
             raise WaitTimeout(
                 f"The call to `{name}_wait` has timed out after {timeout} second(s). "
@@ -464,6 +478,8 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
                 "again, or reset()."
             )
         self._expect(AsyncState.DEFAULT)
+        if self._pool.is_silent():
+            return ()
         try:
             if self._mender is not None:
                 self._mend(expected, self._mender)
@@ -476,9 +492,11 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
     def _gather(self, deadline: Deadline) -> bool:
         """Wait for all answers, replacing workers that die or hang where that is wanted."""
         while True:
-            # A step that is late counts as hung also when a reset is waiting for it.
-            stepping = any(handle.is_stepping for handle in self._pool.handles)
-            hang = self._hang if stepping else Deadline(None)
+            hang = self._hang
+            if self.step_timeout is not None and not any(
+                handle.is_stepping for handle in self._pool.handles
+            ):
+                hang = _NEVER  # a late step counts as hung also when a reset is waiting for it
             try:
                 if self._pool.gather(deadline.or_earlier(hang)):
                     return True

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import platform
 import threading
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,14 @@ _POSTED, _ANSWERED, _WORKER_SLEEPS = 0, LINE, 2 * LINE
 _barrier = threading.Lock()
 
 
+class Sleep(IntEnum):
+    """Whether the caller sleeps, and when it wants to be woken."""
+
+    NOT = 0
+    FOR_ANY = 1
+    FOR_ALL = 2
+
+
 class Signals:
     """What the caller and one worker show each other; both sides hold one of these."""
 
@@ -37,6 +46,7 @@ class Signals:
         """Use row ``worker + 1`` of the arena's words; row 0 is the caller's, for all workers."""
         self._words = memoryview(words[worker + 1])
         self._caller = memoryview(words[0])
+        self._everybody = [memoryview(row) for row in words[1:]]
 
     def post(self, number: int, *, on_wire: bool) -> bool:
         """Announce a command; True if the worker sleeps and must be woken by wire."""
@@ -56,18 +66,25 @@ class Signals:
             pass
 
     def answer(self, number: int, *, on_wire: bool) -> bool:
-        """Announce an answer; True if the caller sleeps and must be woken by wire."""
+        """Announce an answer; True if the caller sleeps and must be woken by wire.
+
+        A caller that waits for all is woken by the last worker only: of several that finish at the
+        same time, at least one sees that all have.
+        """
         self._words[_ANSWERED] = number << 1 | on_wire
         with _barrier:
             pass
-        return bool(self._caller[0])
+        sleeps = self._caller[0]
+        if sleeps != Sleep.FOR_ALL:
+            return sleeps != Sleep.NOT
+        return all(words[_POSTED] >> 1 == words[_ANSWERED] >> 1 for words in self._everybody)
 
     def answered(self) -> int:
         """The last announced answer: number and lowest bit."""
         return self._words[_ANSWERED]
 
-    def caller_sleeps(self, sleeps: bool) -> None:
-        """The caller is about to wait for all workers, and must look once more; or has woken up."""
+    def caller_sleeps(self, sleeps: Sleep) -> None:
+        """The caller is about to wait, and must look once more; or has woken up."""
         self._caller[0] = sleeps
         with _barrier:
             pass

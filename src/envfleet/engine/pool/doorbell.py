@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from enum import Enum, auto
 
-from envfleet.engine.arena.signals import Signals
+from envfleet.engine.arena.signals import Signals, Sleep
 from envfleet.engine.pool.handle import WorkerHandle
 from envfleet.engine.spin import Patience
 
@@ -86,8 +86,28 @@ class Doorbell:
             sending = select.POLLOUT if handle.is_sending else 0
             self._poll.modify(handle.fd, select.POLLIN | sending)
 
-    def wait(self, deadline: Deadline) -> list[Ready]:
+    def glance(self, handles: Sequence[WorkerHandle]) -> bool:
+        """Take answers that are mere signals as they come; False if there has to be a ``wait``."""
+        if self._signals is None:
+            return False
+        start = time.perf_counter()
+        until = start + self._patience.bound
+        for handle in handles:
+            while not handle.take_signal():
+                if not handle.owes_reply:
+                    break
+                if handle.has_answered() or time.perf_counter() >= until:
+                    return False
+        self._patience.note(time.perf_counter() - start)
+        return True
+
+    def wait(
+        self, deadline: Deadline, *, look: bool = True, sleep: Sleep = Sleep.FOR_ANY
+    ) -> list[Ready]:
         """The workers that can make progress; empty when the deadline has passed.
+
+        Without ``look`` the signals are not watched before sleeping. Asleep ``FOR_ALL``, silent
+        answers are reported only when the last of them has come.
 
         Nothing is changed here, so that an interrupted wait may be repeated.
         """
@@ -95,13 +115,13 @@ class Doorbell:
         if signals is None:
             return self._sleep(deadline)
         start = time.perf_counter()
-        ready = self._look(start, deadline)
+        ready = self._look(start, deadline) if look else []
         if not ready:
-            signals.caller_sleeps(True)
+            signals.caller_sleeps(sleep)
             try:
                 ready = self._answered() or self._sleep(deadline)
             finally:
-                signals.caller_sleeps(False)
+                signals.caller_sleeps(Sleep.NOT)
         self._patience.note(time.perf_counter() - start)
         return ready
 

@@ -10,16 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from gymnasium.error import ClosedEnvironmentError
 
 from envfleet.engine.arena.memory import map_shared
-from envfleet.engine.arena.signals import Signals
+from envfleet.engine.arena.signals import Signals, Sleep
 from envfleet.engine.arena.views import shared_array
 from envfleet.engine.failures import Failure, raise_first
-from envfleet.engine.messages import Attach, Close, Command, Outcome
+from envfleet.engine.messages import PLAIN_STEP, SILENT, Attach, Close, Command, Outcome
 from envfleet.engine.pool.doorbell import Deadline, Doorbell, Ready, Ring
 from envfleet.engine.pool.handle import WorkerHandle, WorkerState
 from envfleet.engine.pool.own import OwnShard
 from envfleet.engine.pool.starting import Starter, raise_if_missing_guard
 from envfleet.engine.rules.spaces import Array
-from envfleet.engine.spin import Patience
+from envfleet.engine.spin import LONGEST, Patience
+from envfleet.engine.worker import guard
 from envfleet.errors import FleetBroken, WorkerDied
 
 CLOSE_PATIENCE = 30.0
@@ -30,6 +31,10 @@ BROKEN_PATIENCE = 5.0
 """The same, for the others when one has died."""
 TERM_PATIENCE = 1.0
 """Seconds between SIGTERM and SIGKILL."""
+
+
+FEW = 64
+"""Workers that may be asked to wake the caller together, and not one by one."""
 
 
 class Pool:
@@ -43,6 +48,7 @@ class Pool:
         Raises whatever starting a process raises, after the workers already started were stopped.
         """
         self._owner = os.getpid()
+        self._forks = guard.forks()
         self._death: WorkerDied | None = None
         self._torn: KeyboardInterrupt | None = None
         self._unheard: list[WorkerDied] = []
@@ -75,9 +81,10 @@ class Pool:
     def attach(self, descriptor: int, command: Attach) -> None:
         """Give every shard the arena; returns when all have it."""
         memory = map_shared(descriptor, command.layout.size)
-        if command.spin is not None and self.handles:
+        if command.signals and self.handles:
             self._words = shared_array(command.layout.signals, memory)
-            self._bell.use(Signals(self._words, 0), Patience(command.spin))
+            patience = Patience(0.0 if command.crowded else LONGEST)
+            self._bell.use(Signals(self._words, 0), patience)
         for handle in self.handles:
             self._signal(handle)
         self.post({handle.index: command for handle in self.handles}, descriptor)
@@ -132,6 +139,38 @@ class Pool:
             except WorkerDied as death:
                 self._keep(death)
 
+    def post_step(self) -> bool:
+        """Have every env stepped, the short way; False if that is not possible now.
+
+        Raises:
+            FleetBroken: a worker died earlier.
+        """
+        for handle in self.handles:
+            if not handle.is_ready:
+                return False
+        if self._own is not None:
+            self._own.abandon()
+            self._own.post(PLAIN_STEP)
+        with self._talking:
+            self._check_thread()
+            for handle in self.handles:
+                try:
+                    handle.post_step()
+                except WorkerDied as death:
+                    self._keep(death)
+                except KeyboardInterrupt as interrupt:
+                    self._torn = interrupt if handle.is_garbled else None
+                    raise
+        return True
+
+    def is_silent(self) -> bool:
+        """Whether all members have answered, and none has told anything."""
+        for handle in self.handles:
+            if handle.outcome is not SILENT:
+                return False
+        own = self._own
+        return own is None or (own.outcome is not None and own.outcome.is_silent())
+
     def _send(
         self, handle: WorkerHandle, data: bytes, command: Command, descriptor: int | None
     ) -> None:
@@ -180,24 +219,36 @@ class Pool:
                 self._own.work()
             if self._unheard:
                 raise self._unheard.pop(0)
+            with self._talking:
+                self._check_thread()
+                if self._bell.glance(self.handles) and not self._unwell():
+                    return True
+            look = False  # it has just been tried
+            # Each worker looks at all the others' signals for that.
+            for_all = Sleep.FOR_ALL if len(self.handles) <= FEW else Sleep.FOR_ANY
             while any(handle.owes_reply for handle in self.handles):
-                ready = self._wait(deadline)
+                ready = self._wait(deadline, look=look, sleep=for_all)
                 if not ready:
                     return False
                 for handle, ring in ready:
                     self._hear(handle, ring)
-            for handle in self.handles:
-                if handle.is_over:
-                    raise handle.died()
+                look = True
+            for handle in self._unwell():
+                raise handle.died()
         except WorkerDied as death:
             self._death = death
             raise_if_missing_guard(death)
             raise
         return True
 
-    def _wait(self, deadline: Deadline) -> list[Ready]:
+    def _unwell(self) -> list[WorkerHandle]:
+        return [handle for handle in self.handles if handle.is_over]
+
+    def _wait(
+        self, deadline: Deadline, *, look: bool = True, sleep: Sleep = Sleep.FOR_ANY
+    ) -> list[Ready]:
         self.is_waiting = True
-        ready = self._bell.wait(deadline)
+        ready = self._bell.wait(deadline, look=look, sleep=sleep)
         self.is_waiting = False
         return ready
 
@@ -322,7 +373,7 @@ class Pool:
             raise FleetBroken(
                 "Ctrl-C cut a message to or from a worker in two: only close() is left."
             ) from self._torn
-        if os.getpid() != self._owner:
+        if self._forks != guard.forks():
             raise FleetBroken(
                 f"this fleet belongs to process {self._owner}; process {os.getpid()} is a fork of "
                 "it and must build a fleet of its own."

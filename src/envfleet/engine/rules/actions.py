@@ -21,6 +21,10 @@ def action_columns(structure: Structure, actions: Any, num_envs: int) -> list[An
         TypeError: a scalar, or values of another kind (floats for Discrete, objects for Box).
         KeyError: a Dict action without one of its keys.
     """
+    if structure.flat and actions.__class__ is np.ndarray:
+        leaf = structure.leaves[0]
+        if actions.dtype == leaf.dtype and actions.shape == (num_envs, *leaf.shape):
+            return [actions]
     columns: list[Any] = []
     _collect(structure, structure.tree, actions, num_envs, columns)
     return columns

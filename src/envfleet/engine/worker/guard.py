@@ -26,12 +26,22 @@ own_workers: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 """The workers that this process has started."""
 
 
+_forks = 0
+
+
+def forks() -> int:
+    """How many forks lie between the program's start and this process."""
+    return _forks
+
+
 def _forget_inherited() -> None:
     """Make a forked child forget the caller's workers.
 
     As long as its copy of an end is open, the worker at the other end does not notice that the
     caller is gone. And at its exit multiprocessing would terminate what it takes for its children.
     """
+    global _forks  # noqa: PLW0603 - it belongs to the process
+    _forks += 1
     for end in list(caller_ends):
         with contextlib.suppress(OSError):
             end.close()

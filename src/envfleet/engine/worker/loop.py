@@ -15,7 +15,7 @@ from envfleet.engine.arena.signals import Signals
 from envfleet.engine.arena.views import shared_array
 from envfleet.engine.failures import Failure
 from envfleet.engine.messages import (
-    PLAIN_STEP,
+    ANNOUNCED_STEP,
     Attach,
     Call,
     Close,
@@ -23,10 +23,11 @@ from envfleet.engine.messages import (
     Outcome,
     decode_command,
     dumps,
+    encode_number,
     encode_outcome,
     number_of,
 )
-from envfleet.engine.spin import Patience
+from envfleet.engine.spin import CROWDED, LONGEST, Patience
 from envfleet.engine.wire import Wire
 from envfleet.engine.worker import guard
 from envfleet.engine.worker.servant import Job, Servant
@@ -66,6 +67,7 @@ class _Worker:
         self._wire = wire
         self._signals: Signals | None = None
         self._patience = Patience(0.0)
+        self._yields = False
         self._number = 0  # of the last command
 
     def leave(self) -> None:
@@ -98,9 +100,10 @@ class _Worker:
         memory = map_shared(descriptor, command.layout.size)
         os.close(descriptor)
         self.servant.attach(command, memory)
-        if command.spin is not None:
+        if command.signals:
             self._signals = Signals(shared_array(command.layout.signals, memory), self._index)
-            self._patience = Patience(command.spin)
+            self._patience = Patience(CROWDED if command.crowded else LONGEST)
+            self._yields = command.crowded
         return Outcome()
 
     def _next(self) -> bytes | bytearray:
@@ -119,6 +122,8 @@ class _Worker:
         while (word := posted()) <= seen:
             if now() >= until:
                 return None
+            if self._yields:
+                os.sched_yield()
         return word
 
     def _sleep(self, signals: Signals) -> bytes | bytearray:
@@ -132,7 +137,7 @@ class _Worker:
         if word & 1:
             return self._read()
         self._number = word >> 1
-        return PLAIN_STEP
+        return ANNOUNCED_STEP
 
     def _read(self) -> bytearray:
         """The next command on the wire."""
@@ -145,6 +150,10 @@ class _Worker:
 
     def reply(self, number: int, outcome: Outcome, env_ids: Sequence[int] = ()) -> None:
         """Answer a command; ``env_ids`` are those that a call has asked, in its order."""
+        if self._signals is not None and outcome.is_silent():
+            if self._signals.answer(number, on_wire=False):
+                self._wire.send(encode_number(number))
+            return
         if outcome.failures:
             outcome.failures = [failure.packed() for failure in outcome.failures]
         try:
@@ -152,13 +161,9 @@ class _Worker:
         except Exception:  # noqa: BLE001 - an env's objects may raise anything
             _drop_unpicklable(outcome, self.servant.env_ids, env_ids)
             data = encode_outcome(number, outcome)
-        if self._signals is None:
-            self._wire.send(data)
-        elif not outcome.is_silent():
-            self._wire.send(data)
+        self._wire.send(data)
+        if self._signals is not None:
             self._signals.answer(number, on_wire=True)
-        elif self._signals.answer(number, on_wire=False):
-            self._wire.send(data)
 
 
 def _drop_unpicklable(outcome: Outcome, shard: range, asked: Sequence[int]) -> None:

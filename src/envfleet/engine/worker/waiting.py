@@ -9,8 +9,12 @@ try:
 except ImportError:  # not POSIX: nothing is measured, nobody is warned
     resource = None  # type: ignore[assignment]
 
+WARM_UP = 0.1
+"""Seconds of stepping that are not counted: libraries start, and spin, in threads of their own."""
 ENOUGH = 0.2
 """Seconds of stepping after which the verdict falls."""
+ENOUGH_STEPS = 1000
+"""Steps of the shard after which it falls anyway: an env that waits for so short is no matter."""
 BUSY_SHARE = 0.25
 """An env that computes for less than this share of its steps' time is waiting."""
 
@@ -27,7 +31,8 @@ class WaitMeter:
         # Alone in its worker an env may wait as long as it likes.
         self.measuring = shard_size > 1 and resource is not None
         self._wall = self._cpu = 0.0
-        self._switches = self._steps = 0
+        self._warm_up = 0.0
+        self._switches = self._steps = self._calls = 0
         self._shard_size = shard_size
         self._started = (0.0, 0.0, 0)
 
@@ -38,6 +43,13 @@ class WaitMeter:
     def stop(self) -> bool:
         """Call after a step; True once, when the envs turned out to wait."""
         wall, cpu, switches = (b - a for a, b in zip(self._started, self._now(), strict=True))
+        self._calls += 1
+        if self._calls > ENOUGH_STEPS:
+            self.measuring = False
+            return False
+        if self._warm_up < WARM_UP:
+            self._warm_up += wall
+            return False
         self._wall += wall
         self._cpu += cpu
         self._switches += int(switches)
