@@ -26,7 +26,7 @@ def test_isolate_rules_out_this_process():
     ("num_envs", "backend", "kind"),
     [
         (1, "auto", envfleet.SerialVectorEnv),
-        (3, "auto", envfleet.ProcessVectorEnv),
+        (3, "process", envfleet.ProcessVectorEnv),
         (1, "process", envfleet.ProcessVectorEnv),
         (3, "serial", envfleet.SerialVectorEnv),
     ],

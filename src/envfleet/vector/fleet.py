@@ -20,6 +20,7 @@ from envfleet.engine.arena.views import Views
 from envfleet.engine.failures import Failure
 from envfleet.engine.messages import Outcome
 from envfleet.engine.rules.autoreset import check_steppable
+from envfleet.engine.rules.choice import Plan
 from envfleet.engine.rules.infos import InfoBlock, join_infos
 from envfleet.engine.rules.spaces import Array, Structure
 from envfleet.engine.worker.host import Description, ShardSpaces
@@ -45,6 +46,9 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
 
     # Gymnasium's words for spaces that do not go together, its class names included: people match
     # on them. Filled with ``single`` (the fleet's space) and ``space`` (the env's).
+    plan: Plan | None = None
+    """How ``make`` decided to run this fleet, and why; None if it was built without it."""
+
     _text_not_same: str
     _text_not_alike: str
     _text_other_action: str

@@ -14,7 +14,10 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec, _find_spec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from envfleet.engine.pool.cores import usable_cores
+from envfleet.engine.rules.choice import Plan
 from envfleet.engine.worker.host import EnvFactory
+from envfleet.vector.auto import plan_fleet
 from envfleet.vector.fleet import Fleet
 from envfleet.vector.process import ProcessVectorEnv
 from envfleet.vector.serial import SerialVectorEnv
@@ -48,8 +51,9 @@ def make(
         env: a registered id (``module:Id-v0`` imports the module first), an ``EnvSpec``, a function
             that builds an env, or a list of such functions, one per env.
         num_envs: how many; may be left out with a list.
-        backend: "serial" (in this process), "process" (in workers), or "auto": serial for one env,
-            workers for more.
+        backend: "serial" (in this process), "process" (in workers), or "auto": one env is measured
+            for about 0.3 s, in a process of its own, and the engine expected to be fastest is
+            taken; see ``plan`` of what is returned, and the log "envfleet".
         isolate: never run an env in this process: no crash or hang of an env can take it along.
         workers: how many worker processes; see ``ProcessVectorEnv``.
         autoreset_mode: what happens when an episode ends.
@@ -58,8 +62,8 @@ def make(
         **env_kwargs: passed to the env's constructor, or to the function that builds it.
 
     Returns:
-        A ``SerialVectorEnv`` or ``ProcessVectorEnv``. From an id or a spec it has a ``spec`` that
-        ``gymnasium.make_vec`` accepts.
+        A ``SerialVectorEnv`` or ``ProcessVectorEnv``; its ``plan`` says which, and why. From an id
+        or a spec it has a ``spec`` that ``gymnasium.make_vec`` accepts.
 
     Raises:
         TypeError: ``env`` is none of these, or an engine option is among ``env_kwargs``.
@@ -70,13 +74,15 @@ def make(
     if isolate:
         if backend == "serial":
             raise ValueError("isolate=True forbids backend='serial': it runs envs in this process")
-        backend = "process"
+        if (vector_kwargs or {}).get("caller_steps"):
+            raise ValueError("isolate=True forbids caller_steps=True: it runs envs in this process")
     options = _engine_options(workers, autoreset_mode, vector_kwargs or {})
     wrappers = tuple(wrappers or ())
     if isinstance(env, str):
         env = _find_spec(env)
     if not isinstance(env, EnvSpec):
-        return _build(backend, _factories(env, num_envs, wrappers, env_kwargs), options)
+        factories = _factories(env, num_envs, wrappers, env_kwargs)
+        return _build(backend, factories, options, isolate=isolate, name=None)
 
     spec, kwargs, said = _split_spec(env)
     if spec.entry_point is None:
@@ -91,7 +97,9 @@ def make(
     if backend == "auto":
         backend = _BACKEND_OF_MODE.get(said.get("vectorization_mode", ""), "auto")
     kwargs.update(env_kwargs)
-    envs = _build(backend, [SpecFactory(spec, kwargs, wrappers)] * num_envs, options)
+    factories = [SpecFactory(spec, kwargs, wrappers)] * num_envs
+    name = f"{spec.id} {kwargs or ''} {wrappers or ''}".strip()
+    envs = _build(backend, factories, options, isolate=isolate, name=name)
     envs.spec = _fleet_spec(envs, SpecFactory(spec, kwargs, wrappers), options)
     return envs
 
@@ -191,14 +199,53 @@ def _factories(
 
 
 def _build(
-    backend: str, factories: Sequence[EnvFactory], options: dict[str, Any]
+    backend: str,
+    factories: Sequence[EnvFactory],
+    options: dict[str, Any],
+    *,
+    isolate: bool,
+    name: str | None,
 ) -> Fleet[Any, Any]:
+    options = dict(options)
     if backend == "auto":
-        backend = "serial" if len(factories) == 1 and "workers" not in options else "process"
-    unknown = options.keys() - inspect.signature(_BACKENDS[backend]).parameters.keys()
+        plan = _choose(factories, options, isolate=isolate, name=name)
+        if plan.backend == "process":
+            options.update(workers=plan.workers, caller_steps=plan.caller_steps)
+    else:
+        workers = options.get("workers") or min(usable_cores(), len(factories))
+        own = bool(options.get("caller_steps"))
+        shards = 1 if backend == "serial" else workers
+        plan = Plan(backend, shards, own, f"backend={backend!r} was asked for")
+    engine = _BACKENDS[plan.backend]
+    unknown = options.keys() - inspect.signature(engine).parameters.keys()
     if unknown:
-        raise TypeError(f"backend={backend!r} has no option {', '.join(sorted(unknown))}")
-    return _BACKENDS[backend](factories, **options)
+        raise TypeError(f"backend={plan.backend!r} has no option {', '.join(sorted(unknown))}")
+    envs = engine(factories, **options)
+    envs.plan = plan
+    return envs
+
+
+def _choose(
+    factories: Sequence[EnvFactory], options: dict[str, Any], *, isolate: bool, name: str | None
+) -> Plan:
+    """The plan for ``backend="auto"``, as far as the options leave a choice."""
+    number = len(factories)
+    own = bool(options.get("caller_steps"))
+    if "workers" in options or own:
+        workers = options.get("workers") or min(usable_cores(), number)
+        return Plan("process", workers, own, "workers= or caller_steps= was given")
+    serial = not isolate and options.keys() <= inspect.signature(SerialVectorEnv).parameters.keys()
+    caller = not isolate and not options.keys() & {"on_failure", "step_timeout", "caller_steps"}
+    if number == 1:
+        return Plan("serial" if serial else "process", 1, False, "there is one env")
+    return plan_fleet(
+        factories[0],
+        number,
+        context=options.get("context"),
+        serial=serial,
+        caller=caller,
+        name=name,
+    )
 
 
 def _fleet_spec(envs: Fleet[Any, Any], factory: SpecFactory, options: dict[str, Any]) -> EnvSpec:

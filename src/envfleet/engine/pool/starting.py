@@ -78,7 +78,7 @@ class Starter:
         self.shards = split_envs(len(env_fns), workers)
         self._env_fns = env_fns
         self._context: Any = multiprocessing.get_context(context)
-        self._method = self._context.get_start_method()
+        self.method = self._context.get_start_method()
         self._daemon = daemon
         self._host_class = host_class
         self._autoreset_mode = autoreset_mode
@@ -86,12 +86,12 @@ class Starter:
         self._threads = threads
         state = random.getstate(), np.random.get_state()  # noqa: NPY002 - read, not drawn from
         self._seeds = worker_seeds(state, next(_fleet_numbers), workers)
-        if self._method == "fork":
+        if self.method == "fork":
             _warn_of_fork()
 
     def limits(self) -> contextlib.AbstractContextManager[None]:
         """What must hold around ``start``, once for any number of them."""
-        return limits_to_inherit(self._threads, forked=self._method == "fork")
+        return limits_to_inherit(self._threads, forked=self.method == "fork")
 
     def own_shard(self, index: int) -> OwnShard:
         """Shard ``index`` as the caller's own."""
@@ -108,12 +108,12 @@ class Starter:
             OSError: too few descriptors, with the number that is needed.
         """
         envs = self.shards[index]
-        forked = self._method == "fork"
+        forked = self.method == "fork"
         job = self._job(index)
         seed = derived_seed(self._seeds[index], generation)
         sent = job if forked else dumps(job, by_reference=False)
         # A fork server starts others' children too, which would never hear of Ctrl-C again.
-        interrupts = contextlib.nullcontext() if self._method == "forkserver" else held_interrupts()
+        interrupts = contextlib.nullcontext() if self.method == "forkserver" else held_interrupts()
         try:
             with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
                 our_end, worker_end = socket.socketpair()

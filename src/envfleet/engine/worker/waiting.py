@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import time
 
-try:
-    import resource
-except ImportError:  # not POSIX: nothing is measured, nobody is warned
-    resource = None  # type: ignore[assignment]
+from envfleet.engine.rules.waits import is_waiting
 
 WARM_UP = 0.1
 """Seconds of stepping that are not counted: libraries start, and spin, in threads of their own."""
@@ -15,13 +13,12 @@ ENOUGH = 0.2
 """Seconds of stepping after which the verdict falls."""
 ENOUGH_STEPS = 1000
 """Steps of the shard after which it falls anyway: an env that waits for so short is no matter."""
-BUSY_SHARE = 0.25
-"""An env that computes for less than this share of its steps' time is waiting."""
 
 
-def is_waiting(wall: float, cpu: float, switches: int, steps: int) -> bool:
-    """The verdict: little CPU used, and given up freely, not taken away by other processes."""
-    return cpu < BUSY_SHARE * wall and 2 * switches >= steps
+def usage() -> tuple[float, float, int]:
+    """Seconds passed, seconds computed and times the core was given up, by this process so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return time.perf_counter(), used.ru_utime + used.ru_stime, used.ru_nvcsw
 
 
 class WaitMeter:
@@ -29,7 +26,7 @@ class WaitMeter:
 
     def __init__(self, shard_size: int) -> None:
         # Alone in its worker an env may wait as long as it likes.
-        self.measuring = shard_size > 1 and resource is not None
+        self.measuring = shard_size > 1
         self._wall = self._cpu = 0.0
         self._warm_up = 0.0
         self._switches = self._steps = self._calls = 0
@@ -38,11 +35,11 @@ class WaitMeter:
 
     def start(self) -> None:
         """Call before a step."""
-        self._started = self._now()
+        self._started = usage()
 
     def stop(self) -> bool:
         """Call after a step; True once, when the envs turned out to wait."""
-        wall, cpu, switches = (b - a for a, b in zip(self._started, self._now(), strict=True))
+        wall, cpu, switches = (b - a for a, b in zip(self._started, usage(), strict=True))
         self._calls += 1
         if self._calls > ENOUGH_STEPS:
             self.measuring = False
@@ -58,8 +55,3 @@ class WaitMeter:
             return False
         self.measuring = False
         return is_waiting(self._wall, self._cpu, self._switches, self._steps)
-
-    @staticmethod
-    def _now() -> tuple[float, float, int]:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        return time.perf_counter(), usage.ru_utime + usage.ru_stime, usage.ru_nvcsw

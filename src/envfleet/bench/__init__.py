@@ -1,0 +1,1 @@
+"""Engines side by side, against the limit: the same envs looped over without any communication."""

@@ -1,0 +1,84 @@
+"""What is benchmarked: any registered env id, and a few works that have no id."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+
+class FrameEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
+    """Returns a 210 x 160 x 3 frame per step and does nothing else."""
+
+    observation_space = spaces.Box(0, 255, (210, 160, 3), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self._frame = np.zeros((210, 160, 3), dtype=np.uint8)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        """A frame."""
+        super().reset(seed=seed, options=options)
+        return self._frame, {}
+
+    def step(self, action: np.int64) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
+        """The same frame."""
+        return self._frame, float(action), False, False, {}
+
+
+class SleepEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
+    """Sleeps 5 ms per step, as an env that talks to a simulator would."""
+
+    observation_space = spaces.Box(-1, 1, (4,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Zeros."""
+        super().reset(seed=seed, options=options)
+        return np.zeros(4, dtype=np.float32), {}
+
+    def step(
+        self, action: np.int64
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Sleep."""
+        time.sleep(0.005)
+        return np.zeros(4, dtype=np.float32), float(action), False, False, {}
+
+
+def breakout() -> gymnasium.Env[Any, Any]:
+    """Breakout with Gymnasium's own preprocessing: 84 x 84, four frames stacked."""
+    import ale_py  # noqa: PLC0415 - an extra
+
+    gymnasium.register_envs(ale_py)
+    env = gymnasium.make("ALE/Breakout-v5", frameskip=1)
+    env = gymnasium.wrappers.AtariPreprocessing(env)
+    return gymnasium.wrappers.FrameStackObservation(env, 4)
+
+
+WORKS: dict[str, Callable[[], gymnasium.Env[Any, Any]]] = {
+    "Frame-210x160x3": FrameEnv,
+    "Sleep-5ms": SleepEnv,
+    "Breakout-84x84x4": breakout,
+}
+
+
+def factory(work: str) -> Callable[[], gymnasium.Env[Any, Any]]:
+    """A function that builds one env of a work.
+
+    Raises:
+        gymnasium.error.Error: it is neither one of ``WORKS`` nor a registered id.
+    """
+    if work in WORKS:
+        return WORKS[work]
+    gymnasium.spec(work)
+    return partial(gymnasium.make, work)

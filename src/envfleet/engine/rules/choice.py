@@ -1,0 +1,92 @@
+"""Which engine suits an env: arithmetic on what one env was measured to take."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from envfleet.engine.rules.waits import is_waiting
+
+WORTH_WAITING_FOR = 5e-4
+"""Seconds of a step from which envs that wait are given a process each."""
+# Seconds, measured on 2 cores (docs/performance.md); only their proportions matter.
+_PER_ENV = 0.7e-6
+_SERIAL = 8e-6
+_CALLER = 18e-6
+_PROCESS = 120e-6
+_PER_BYTE = 1.5e-10
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What one env took, in a process of its own."""
+
+    start: float
+    """Seconds for building and resetting it."""
+    step: float
+    """Seconds per step."""
+    cpu: float
+    """Seconds of computing per step."""
+    switches: float
+    """How often per step it gave its core up of its own accord."""
+    observation_bytes: int
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits rather than computes, and long enough to matter."""
+        return self.step >= WORTH_WAITING_FOR and is_waiting(self.step, self.cpu, self.switches, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a fleet runs, and why."""
+
+    backend: str
+    workers: int
+    caller_steps: bool
+    reason: str
+
+    def __str__(self) -> str:
+        if self.backend == "serial":
+            how = "serial, in the calling process"
+        else:
+            own = ", one of them the caller's" if self.caller_steps else ""
+            shards = "shard" if self.workers == 1 else "shards"
+            how = f"process, {self.workers} {shards}{own}"
+        return f"{how}: {self.reason}"
+
+
+def choose(
+    measured: Measurement | None, num_envs: int, cores: int, *, serial: bool, caller: bool
+) -> Plan:
+    """The plan with the shortest expected step; ``measured`` is None if it took too long to tell.
+
+    ``serial`` and ``caller`` say whether envs may run in the calling process, all or one shard.
+    """
+    if measured is None:
+        return Plan("process", num_envs, False, "it starts or steps slowly: a worker for each env")
+    if measured.waits:
+        text = f"a step takes {_time(measured.step)} and mostly waits: a worker for each env"
+        return Plan("process", num_envs, False, text)
+    shards = min(cores, num_envs)
+    costs = {("process", False): _parallel(measured, num_envs, shards) + _PROCESS}
+    if caller and shards > 1:
+        costs["process", True] = _parallel(measured, num_envs, shards) + _CALLER
+    if serial:
+        costs["serial", False] = num_envs * _each(measured) + _SERIAL
+    backend, own = min(costs, key=lambda plan: costs[plan])
+    text = f"a step takes {_time(measured.step)}, {num_envs} envs on {cores} cores"
+    return Plan(backend, 1 if backend == "serial" else shards, own, text)
+
+
+def _each(measured: Measurement) -> float:
+    return measured.step + _PER_ENV + measured.observation_bytes * _PER_BYTE
+
+
+def _parallel(measured: Measurement, num_envs: int, shards: int) -> float:
+    copied = num_envs * measured.observation_bytes * _PER_BYTE
+    return math.ceil(num_envs / shards) * _each(measured) + copied
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f} us" if seconds < 1e-3 else f"{seconds * 1e3:.1f} ms"

@@ -1,0 +1,126 @@
+"""Choosing an engine by measurement: one env, in a worker process, for a few steps."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from envfleet.engine.messages import Call
+from envfleet.engine.pool.cores import usable_cores
+from envfleet.engine.pool.doorbell import Deadline
+from envfleet.engine.pool.starting import Starter
+from envfleet.engine.pool.supervisor import Pool
+from envfleet.engine.rules.choice import Measurement, Plan, choose
+from envfleet.engine.rules.spaces import Structure
+from envfleet.engine.worker.host import EnvFactory, EnvHost
+from envfleet.engine.worker.waiting import usage
+from envfleet.errors import EnvfleetError
+
+BUDGET = 0.3
+"""Seconds for building, resetting and stepping the env that is measured."""
+START = {"fork": 0.2, "forkserver": 20.0, "spawn": 20.0}
+"""Further seconds for starting its process, which imports the program where it is not forked."""
+
+_log = logging.getLogger("envfleet")
+_known: dict[str, Measurement | None] = {}
+
+
+def plan_fleet(
+    env_fn: EnvFactory,
+    num_envs: int,
+    *,
+    context: str | None,
+    serial: bool,
+    caller: bool,
+    name: str | None,
+) -> Plan:
+    """Measure one env and choose; a measurement under a ``name`` is made once per process.
+
+    Never builds an env in the calling process. An env that cannot be built or stepped is no matter
+    here: the fleet itself will say so.
+    """
+    if name is None or name not in _known:
+        measured = measure(env_fn, context)
+        if name is not None:
+            _known[name] = measured
+    else:
+        measured = _known[name]
+    plan = choose(measured, num_envs, usable_cores(), serial=serial, caller=caller)
+    _log.info("%s x %d: %s", name or "envs", num_envs, plan)
+    return plan
+
+
+def measure(env_fn: EnvFactory, context: str | None) -> Measurement | None:
+    """What an env takes; None if it did not build, reset and step within the budget, or failed."""
+    starter = Starter(
+        [env_fn],
+        1,
+        context=context,
+        daemon=True,
+        host_class=_Stopwatch,
+        autoreset_mode=AutoresetMode.DISABLED,
+        name="Measuring",
+        threads=1,
+    )
+    pool = Pool(starter, caller_steps=False)
+    try:
+        if not pool.gather(Deadline(BUDGET + START[starter.method])):
+            return None
+        pool.raise_failures()
+        pool.post({0: Call([0], "envfleet_measure", (BUDGET,), {})})
+        if not pool.gather(Deadline(2 * BUDGET)):
+            return None
+        pool.raise_failures()
+        ((_, outcome),) = pool.outcomes()
+    except EnvfleetError:
+        return None
+    except Exception:  # noqa: BLE001 - the env's own; the fleet will raise it again
+        return None
+    finally:
+        pool.stop(0.0)
+    measured = outcome.results[0]
+    return measured if isinstance(measured, Measurement) else None
+
+
+class _Stopwatch(EnvHost):
+    """Builds its env with a method that measures it."""
+
+    def make_env(self, i: int, env_fn: EnvFactory) -> gymnasium.Env[Any, Any]:
+        start = time.perf_counter()
+        return _Measured(super().make_env(i, env_fn), start)
+
+
+class _Measured(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def __init__(self, env: gymnasium.Env[Any, Any], start: float) -> None:
+        super().__init__(env)
+        self._start = start
+
+    def envfleet_measure(self, budget: float) -> Measurement | None:
+        """Reset and step with random actions for the rest of the budget; at least one step.
+
+        None if the budget is spent before the first step.
+        """
+        env, space = self.env, self.env.action_space
+        env.reset(seed=0)
+        ready = time.perf_counter()
+        if ready - self._start > budget:
+            return None
+        space.seed(0)
+        actions = [space.sample() for _ in range(50)]
+        env.step(actions[0])  # what is done only once is not a step's usual price
+        steps, end = 0, time.perf_counter() + budget / 2
+        before = usage()
+        while steps < 2000 and time.perf_counter() < end:
+            *_, terminated, truncated, _ = env.step(actions[steps % 50])
+            steps += 1
+            if terminated or truncated:
+                env.reset()  # autoreset is a part of what steps cost
+        wall, cpu, switches = (b - a for a, b in zip(before, usage(), strict=True))
+        structure = Structure(env.observation_space)
+        size = sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in structure.fixed)
+        return Measurement(ready - self._start, wall / steps, cpu / steps, switches / steps, size)

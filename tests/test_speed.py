@@ -1,0 +1,348 @@
+"""What makes steps fast: signals, the caller's share, chosen infos, few threads, and the choice."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+from functools import partial
+
+import numpy as np
+import psutil
+import pytest
+
+import envfleet
+from envfleet.bench.rounds import measure_cell
+from envfleet.testing import Fault, FaultEnv, assert_same
+from envfleet.vector import auto
+from fleet_envs import CounterEnv, InfoEnv
+
+Fleet = partial(envfleet.ProcessVectorEnv, context="fork", workers=2)
+
+
+def cpu_seconds(pids):
+    times = [psutil.Process(pid).cpu_times() for pid in pids]
+    return sum(t.user + t.system for t in times)
+
+
+@pytest.mark.parametrize("caller_steps", [False, True])
+def test_an_idle_fleet_burns_no_cpu(caller_steps):
+    with Fleet([FaultEnv] * 4, caller_steps=caller_steps) as fleet:
+        fleet.reset()
+        for _ in range(200):
+            fleet.step([1] * 4)
+        pids = [os.getpid(), *(process.pid for process in fleet.processes)]
+        time.sleep(0.1)
+        before = cpu_seconds(pids)
+        time.sleep(1.0)
+        assert cpu_seconds(pids) - before <= 0.02  # two ticks of the kernel's clock
+
+
+# The caller's share
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_caller_steps_the_last_of_the_shards(workers):
+    with Fleet([CounterEnv] * 5, workers=workers, caller_steps=True) as fleet:
+        assert len(fleet.processes) == workers - 1
+        pids = fleet.call("pid")
+        own = [pid == os.getpid() for pid in pids]
+        assert own == sorted(own)
+        assert sum(own) == 5 // workers
+        fleet.reset()
+        assert fleet.step([0] * 5)[0].tolist() == [[1, 1]] * 5
+
+
+@pytest.mark.parametrize("options", [{"on_failure": "restart"}, {"step_timeout": 1.0}])
+def test_the_callers_share_can_be_neither_restarted_nor_timed_out(options):
+    with pytest.raises(ValueError, match="`caller_steps` runs envs in this process"):
+        Fleet([FaultEnv] * 2, caller_steps=True, **options)
+
+
+def test_a_worker_beside_the_caller_may_die():
+    fleet = Fleet([FaultEnv] * 4, caller_steps=True)
+    fleet.reset()
+    os.kill(fleet.processes[0].pid, signal.SIGKILL)
+    with pytest.raises(envfleet.WorkerDied, match="SIGKILL"):
+        fleet.step([1] * 4)
+    with pytest.raises(envfleet.FleetBroken):
+        fleet.step([1] * 4)
+    fleet.close()
+
+
+def test_a_constructor_that_fails_in_the_caller_leaves_nothing():
+    fns = [FaultEnv, FaultEnv, FaultEnv, partial(FaultEnv, {"construct": Fault("raise")})]
+    with pytest.raises(ValueError, match="planned") as caught:
+        Fleet(fns, caller_steps=True)
+    assert caught.value.__notes__ == ["raised by env 3 in construct"]
+
+
+def test_ctrl_c_in_the_callers_own_env_asks_for_a_reset():
+    fns = [FaultEnv, partial(FaultEnv, {"step": Fault("raise-keyboard-interrupt")})]
+    with Fleet(fns, caller_steps=True) as fleet:
+        fleet.reset()
+        with pytest.raises(KeyboardInterrupt):
+            fleet.step([1, 1])
+        with pytest.raises(envfleet.vector.process.NoAsyncCallError):
+            fleet.step_wait()
+        assert fleet.reset()[0].tolist() == [[2, 0, 1], [2, 0, 1]]
+        assert fleet.step([1, 1])[0].tolist() == [[2, 1, 2], [2, 1, 2]]
+
+
+# Infos
+
+
+@pytest.fixture(params=["serial", "process", "caller"])
+def build(request):
+    if request.param == "serial":
+        return envfleet.SerialVectorEnv
+    return partial(Fleet, caller_steps=request.param == "caller")
+
+
+def test_which_infos_travel_can_be_chosen(build):
+    class Teller(CounterEnv):
+        def step(self, action):
+            *rest, info = super().step(action)
+            return *rest, {**info, "speed": 1.5}
+
+    fns = [partial(Teller, length=2), partial(Teller, length=9)]
+    for mode, key in (("NextStep", "speed"), ("SameStep", "final_info")):
+        told = {}
+        for infos in ("all", "final", "none"):
+            with build(fns, infos=infos, autoreset_mode=mode) as fleet:
+                fleet.reset()
+                told[infos] = [fleet.step([0, 0])[4] for _ in range(2)]
+        assert "speed" in told["all"][0]
+        assert told["final"][0] == told["none"][0] == {}
+        assert told["final"][1][f"_{key}"].tolist() == [True, False]
+        assert key not in told["none"][1]
+        assert ("final_obs" in told["none"][1]) == (mode == "SameStep")
+    with pytest.raises(ValueError, match="`infos` must be 'all', 'final' or 'none'"):
+        build(fns, infos="some")
+
+
+def test_a_cut_is_told_also_without_infos():
+    with Fleet([FaultEnv] * 2, on_failure="restart", infos="none") as fleet:
+        fleet.reset()
+        os.kill(fleet.processes[0].pid, signal.SIGKILL)
+        assert fleet.step([1, 1])[4]["worker_restarted"].tolist() == [True, False]
+        assert fleet.step([1, 1])[4] == {}
+
+
+def test_infos_of_the_same_numbers_are_the_same_over_all_engines():
+    infos = [{"speed": 0.5 * i, "count": i, "deep": {"x": 1.0 + i}} for i in range(4)]
+    infos.append({"speed": 1, "other": "text"})
+
+    def answers(engine):
+        with engine([partial(InfoEnv, info) for info in infos]) as fleet:
+            fleet.reset(seed=3)
+            return [fleet.step([0] * 5)[4] for _ in range(6)]
+
+    serial = answers(envfleet.SerialVectorEnv)
+    for engine in (Fleet, partial(Fleet, caller_steps=True)):
+        for one, other in zip(serial, answers(engine), strict=True):
+            assert one.keys() == other.keys()
+            assert_same(one, other)
+
+
+# Copies and threads
+
+
+@pytest.mark.parametrize("caller_steps", [False, True])
+def test_without_copies_observations_are_the_arena_itself(caller_steps):
+    with Fleet([CounterEnv] * 4, copy=False, caller_steps=caller_steps) as fleet:
+        first, _ = fleet.reset()
+        second = fleet.step([0] * 4)[0]
+        assert first is second is fleet.observations
+    with Fleet([CounterEnv] * 4, caller_steps=caller_steps) as fleet:
+        first, _ = fleet.reset()
+        assert not np.shares_memory(first, fleet.step([0] * 4)[0])
+        assert not np.shares_memory(first, fleet.observations)
+
+
+class ThreadCounter(FaultEnv):
+    def threads(self):
+        import threadpoolctl  # noqa: PLC0415
+        import torch  # noqa: PLC0415
+
+        counts = {library["num_threads"] for library in threadpoolctl.threadpool_info()}
+        return sorted({*counts, torch.get_num_threads(), int(os.environ["OMP_NUM_THREADS"])})
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_numerical_libraries_get_few_threads_in_a_worker(context, count):
+    before = dict(os.environ)
+    # Forking after torch has worked warns; that is not the matter here.
+    with (
+        warnings.catch_warnings(action="ignore"),
+        Fleet([ThreadCounter] * 2, context=context, worker_threads=count) as fleet,
+    ):
+        assert all(max(threads) <= count for threads in fleet.call("threads"))
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize("count", [0, 1.5, "two"])
+def test_a_bad_number_of_threads_is_refused(count):
+    with pytest.raises(ValueError, match="`worker_threads` must be a positive integer or None"):
+        Fleet([FaultEnv], worker_threads=count)
+
+
+# The choice
+
+
+def test_auto_measures_once_says_why_and_logs_one_line(caplog):
+    auto._known.clear()
+    caplog.set_level(logging.INFO, logger="envfleet")
+    plans = []
+    for _ in range(2):
+        with envfleet.make("CartPole-v1", 64) as envs:
+            plans.append(envs.plan)
+            assert envs.reset(seed=1)[0].shape == (64, 4)
+    assert plans[0] == plans[1]
+    assert len(auto._known) == 1
+    assert "64 envs on" in str(plans[0])
+    assert [record.getMessage() for record in caplog.records] == [
+        f"CartPole-v1 x 64: {plans[0]}"
+    ] * 2
+
+
+def test_auto_gives_envs_that_wait_a_worker_each():
+    with envfleet.make(partial(CounterEnv, sleep=0.005), 16) as envs:
+        assert (envs.plan.backend, envs.plan.workers) == ("process", 16)
+        assert "mostly waits" in envs.plan.reason
+
+
+def test_auto_gives_envs_that_start_slowly_a_worker_each():
+    def slow():
+        time.sleep(1.0)
+        return FaultEnv()
+
+    with envfleet.make(slow, 3) as envs:
+        assert len(set(envs.call("ping"))) == 3
+        assert "slowly" in envs.plan.reason
+
+
+def test_auto_never_builds_an_env_in_the_caller_to_measure_it():
+    class NotHere(FaultEnv):
+        caller = os.getpid()
+
+        def __init__(self):
+            assert os.getpid() != self.caller
+            super().__init__()
+
+    with envfleet.make(NotHere, 3, isolate=True) as envs:
+        assert (envs.plan.backend, envs.plan.caller_steps) == ("process", False)
+    with pytest.raises(ValueError, match="isolate=True forbids caller_steps"):
+        envfleet.make(NotHere, 3, isolate=True, vector_kwargs={"caller_steps": True})
+
+
+@pytest.mark.parametrize("phase", ["construct", "reset", "step"])
+def test_what_an_env_raises_while_it_is_measured_is_raised_by_the_fleet(phase):
+    make = partial(FaultEnv, {phase: Fault("raise")})
+    if phase == "construct":
+        with pytest.raises(ValueError, match="planned"):
+            envfleet.make(make, 2)
+        return
+    with envfleet.make(make, 2) as envs:
+        if phase == "step":
+            envs.reset()
+        with pytest.raises(ValueError, match="planned"):
+            envs.reset() if phase == "reset" else envs.step([1, 1])
+
+
+def test_options_narrow_the_choice():
+    with envfleet.make(FaultEnv, 4, vector_kwargs={"on_failure": "restart"}) as envs:
+        assert (envs.plan.backend, envs.plan.caller_steps) == ("process", False)
+    with envfleet.make(FaultEnv, 4, vector_kwargs={"context": "fork"}) as envs:
+        assert envs.plan.backend == "process"
+    with envfleet.make(FaultEnv, 1) as envs:
+        assert str(envs.plan) == "serial, in the calling process: there is one env"
+
+
+# envfleet bench
+
+
+def envfleet_bench(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "envfleet", "bench", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_bench_prints_a_table_and_writes_figures_and_a_picture(tmp_path):
+    peers = tmp_path / "peers.py"
+    peers.write_text(
+        textwrap.dedent("""
+        def fail(make, num_envs):
+            raise RuntimeError("not today")
+        PEERS = {"failing peer": fail}
+        """)
+    )
+    figures, picture = tmp_path / "bench.json", tmp_path / "bench.png"
+    done = envfleet_bench(
+        "CartPole-v1", "--num-envs", "4", "--rounds", "1", "--seconds", "0.05",
+        "--peers", str(peers), "--json", str(figures), "--png", str(picture),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (cell,) = json.loads(figures.read_text())["cells"]
+    engines = cell["engines"]
+    assert engines.pop("failing peer")["problem"] == "RuntimeError: not today"
+    assert "*RuntimeError: not today*" in done.stdout
+    assert engines.pop("limit")["agrees"] is None
+    assert len(engines) == 6
+    for name, row in engines.items():
+        assert row["steps_per_second"] > 0, name
+        assert row["agrees"] is True, name
+        assert f"| {name} | " in done.stdout
+    assert "4 envs on" in engines["envfleet auto"]["plan"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["CartPole-v99"], "CartPole"),
+        (["--engines", "rocket"], "unknown engines"),
+        (["--rounds", "0"], "must be 1 or more"),
+    ],
+)
+def test_bench_refuses_what_it_does_not_know(arguments, text):
+    done = envfleet_bench(*arguments)
+    assert done.returncode == 2
+    assert text in done.stderr
+
+
+def test_an_engine_that_returns_other_numbers_is_found_out(tmp_path):
+    peers = tmp_path / "peers.py"
+    peers.write_text(
+        textwrap.dedent("""
+        from gymnasium.vector import SyncVectorEnv
+        from envfleet.bench.contestants import Fleet
+        class Cheat(SyncVectorEnv):
+            def step(self, actions):
+                observations, rewards, *rest = super().step(actions)
+                return observations, rewards + 1, *rest
+        PEERS = {"cheat": lambda make, n: Fleet(Cheat([make] * n))}
+        """)
+    )
+    results = measure_cell(
+        "CartPole-v1",
+        2,
+        ["Gymnasium sync", "cheat"],
+        rounds=1,
+        seconds=0.01,
+        peers=peers,
+        tell=lambda _: None,
+    )
+    assert results["Gymnasium sync"].agrees is True
+    assert results["cheat"].agrees is False
