@@ -11,7 +11,7 @@ test-faults: .venv/installed
 	$(BIN)/python -m pytest tests/faults -m "full or not full" -n 8
 
 bench: .venv/installed
-	$(BIN)/python benchmarks/engines.py
+	$(BIN)/envfleet bench
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -108,7 +108,8 @@ class Tianshou(Peer):
 
     def reset(self) -> None:
         """Reset with seed 0."""
-        self.envs.reset(seed=list(range(self.num_envs)))
+        self.envs.reset()
+        self.envs.seed(list(range(self.num_envs)))  # resets each env with its seed
 
     def step(self, actions: Any) -> Any:
         """Rewards, and whether episodes ended."""

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from envfleet.bench import report
+
 ROOT = Path(__file__).parent.parent
 PHASES = ("construct", "reset", "step", "call", "render", "close", "idle")
 
@@ -82,3 +84,22 @@ def test_the_readme_example_runs():
     example = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
     exec(example, {"__name__": "example"})
     assert "envfleet" in sys.modules
+
+
+def between(page, mark):
+    return page.split(f"<!-- {mark} -->\n")[1].split("<!-- end -->")[0].strip()
+
+
+def test_the_performance_tables_are_the_recorded_figures():
+    page = (ROOT / "docs" / "performance.md").read_text()
+    data = json.loads((ROOT / "docs" / "data" / "bench.json").read_text())
+    curve = json.loads((ROOT / "docs" / "data" / "bench-curve.json").read_text())
+    assert between(page, "table") == report.table(data["cells"])
+    assert between(page, "curve") == report.table(curve["cells"])
+    assert between(page, "machine") == report.setting(data)
+
+
+def test_the_readmes_table_is_the_summary_of_the_recorded_figures():
+    page = (ROOT / "README.md").read_text()
+    data = json.loads((ROOT / "docs" / "data" / "bench.json").read_text())
+    assert between(page, "summary") == report.summary(data["cells"])

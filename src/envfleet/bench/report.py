@@ -60,6 +60,16 @@ def write_json(path: Path, cells: Cells, **how: Any) -> None:
     temporary.replace(path)
 
 
+def setting(data: dict[str, Any]) -> str:
+    """In one sentence, where and how recorded figures were made."""
+    on, how = data["machine"], data["how"]
+    return (
+        f"{on['cores']} cores ({on['processor']}, {on['system']}), Python {on['python']}, "
+        f"Gymnasium {on['gymnasium']}, NumPy {on['numpy']}; medians of {how['rounds']} interleaved "
+        f"rounds of {how['seconds']} s."
+    )
+
+
 def table(cells: Cells) -> str:
     """All cells as one Markdown table, a row per work, fleet size and engine."""
     lines = [
@@ -79,6 +89,26 @@ def table(cells: Cells) -> str:
             lines.append(
                 "| " + " | ".join([one["work"], str(one["num_envs"]), name, *figures]) + " |"
             )
+    return "\n".join(lines)
+
+
+def summary(cells: Cells) -> str:
+    """A row per cell: what share of the limit each of our engines reaches, and the peers' rates."""
+    ours = ["serial", "process", "process+caller", "auto"]
+    lines = [
+        "| work | envs | "
+        + " | ".join(f"{name}, of the limit" for name in ours)
+        + " | best vs Gymnasium async | best vs Gymnasium sync |",
+        "|---|" + "---:|" * (len(ours) + 3),
+    ]
+    for one in cells:
+        engines = one["engines"]
+        limit = _rate(engines, "limit")
+        rates = [_rate(engines, f"envfleet {name}") for name in ours]
+        best = max(rate for rate in rates if rate is not None)
+        shares = ["" if rate is None else _ratio(rate, limit) for rate in rates]
+        peers = [_times(best, _rate(engines, f"Gymnasium {name}")) for name in ("async", "sync")]
+        lines.append("| " + " | ".join([one["work"], str(one["num_envs"]), *shares, *peers]) + " |")
     return "\n".join(lines)
 
 

@@ -22,7 +22,9 @@ from envfleet.bench.works import factory
 
 CHECKED_STEPS = 60
 PATIENCE = 60.0
-"""Seconds for starting, checking, or one round; who takes longer hangs."""
+"""Seconds for checking, or one round; who takes longer hangs."""
+START_PATIENCE = 180.0
+"""Seconds for starting: some engines import torch in every worker."""
 
 
 @dataclass
@@ -112,7 +114,7 @@ class _Seat:
         self._process = context.Process(target=_sit, args=(theirs, name, work, num_envs, peers))
         self._process.start()
         theirs.close()
-        told = self._answer()
+        told = self._answer(START_PATIENCE)
         if told is not None:
             result.started, result.plan = told
 
@@ -121,11 +123,11 @@ class _Seat:
         if self._result.problem:
             return None
         self._pipe.send(question)
-        return self._answer()
+        return self._answer(PATIENCE)
 
-    def _answer(self) -> Any:
-        if not self._pipe.poll(PATIENCE):
-            self._result.problem = f"hung for {PATIENCE:.0f} s"
+    def _answer(self, patience: float) -> Any:
+        if not self._pipe.poll(patience):
+            self._result.problem = f"hung for {patience:.0f} s"
             return None
         try:
             answer = self._pipe.recv()
@@ -161,11 +163,14 @@ def _sit(pipe: Any, name: str, work: str, num_envs: int, peers: Path | None) -> 
         while (question := pipe.recv()) is not None:
             method, argument = question
             pipe.send(getattr(contestant, method)(argument))
+    except (EOFError, BrokenPipeError):
+        pass  # the benchmark was interrupted
     except Exception as error:  # noqa: BLE001 - told in its row
-        try:
-            pipe.send(error)
-        except Exception:  # noqa: BLE001 - it does not pickle
-            pipe.send(RuntimeError(f"{type(error).__name__}: {error}"))
+        with contextlib.suppress(OSError):
+            try:
+                pipe.send(error)
+            except Exception:  # noqa: BLE001 - it does not pickle
+                pipe.send(RuntimeError(f"{type(error).__name__}: {error}"))
     finally:
         if contestant is not None:
             contestant.close()

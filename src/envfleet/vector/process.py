@@ -329,9 +329,12 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         structure = self._action_structure
         columns = action_columns(structure, actions, self.num_envs)
         self._check_steppable()
-        fixed = [c for leaf, c in zip(structure.leaves, columns, strict=True) if leaf.fixed]
-        for place, column in zip(self._views.actions, fixed, strict=True):
-            place[...] = column
+        if structure.flat:
+            self._views.actions[0][...] = columns[0]
+        else:
+            fixed = [c for leaf, c in zip(structure.leaves, columns, strict=True) if leaf.fixed]
+            for place, column in zip(self._views.actions, fixed, strict=True):
+                place[...] = column
         try:
             if structure.loose or not self._pool.post_step():
                 self._post_step(structure, columns)
@@ -549,7 +552,8 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         return [(member.env_ids, outcome) for member, outcome in self._pool.outcomes()]
 
     def _assert_is_running(self) -> None:
-        super()._assert_is_running()
+        if self.closed:
+            super()._assert_is_running()
         self._pool.check()
 
     def _expect(self, state: AsyncState) -> None:

@@ -87,16 +87,15 @@ class Doorbell:
             self._poll.modify(handle.fd, select.POLLIN | sending)
 
     def glance(self, handles: Sequence[WorkerHandle]) -> bool:
-        """Take answers that are mere signals as they come; False if there has to be a ``wait``."""
+        """Take answers that are mere signals, as they come; False if there is more than that."""
         if self._signals is None:
             return False
         start = time.perf_counter()
         until = start + self._patience.bound
         for handle in handles:
             while not handle.take_signal():
-                if not handle.owes_reply:
-                    break
-                if handle.has_answered() or time.perf_counter() >= until:
+                told = not handle.owes_reply or handle.has_answered()
+                if told or time.perf_counter() >= until:
                     return False
         self._patience.note(time.perf_counter() - start)
         return True

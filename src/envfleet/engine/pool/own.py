@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 
 from envfleet.engine.failures import Failure
-from envfleet.engine.messages import Attach, Close, Command, Outcome
+from envfleet.engine.messages import PLAIN_STEP, Attach, Close, Command, Outcome
 from envfleet.engine.worker.servant import Job, Servant
 
 
@@ -49,7 +49,9 @@ class OwnShard:
     def work(self) -> None:
         """Obey what was posted; the answer is ``outcome``."""
         todo, self._todo = self._todo, None
-        if isinstance(todo, Job):
+        if todo is PLAIN_STEP:
+            self.outcome = self._servant.step()
+        elif isinstance(todo, Job):
             self.outcome = self._servant.introduce(todo)
         elif todo is not None:
             self.outcome = self._servant.obey(todo)

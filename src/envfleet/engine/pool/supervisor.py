@@ -221,7 +221,7 @@ class Pool:
                 raise self._unheard.pop(0)
             with self._talking:
                 self._check_thread()
-                if self._bell.glance(self.handles) and not self._unwell():
+                if self._bell.glance(self.handles):
                     return True
             look = False  # it has just been tried
             # Each worker looks at all the others' signals for that.

@@ -16,6 +16,7 @@ from envfleet.engine.arena.views import shared_array
 from envfleet.engine.failures import Failure
 from envfleet.engine.messages import (
     ANNOUNCED_STEP,
+    PLAIN_STEP,
     Attach,
     Call,
     Close,
@@ -82,6 +83,10 @@ class _Worker:
             data = self._next()
             command: Command | None = None
             try:
+                if data is ANNOUNCED_STEP:
+                    command = PLAIN_STEP
+                    self.reply(self._number, self.servant.step())
+                    continue
                 command = decode_command(data)
                 outcome = self._obey(command)
             except Exception as error:  # noqa: BLE001 - nothing that can be told may end a worker

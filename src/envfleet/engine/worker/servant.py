@@ -80,7 +80,7 @@ class Servant:
         """Do what a command other than ``Attach`` says."""
         match command:
             case Step():
-                return self._step(command)
+                return self.step(command.loose)
             case Reset():
                 return self._with_columns(self.host.reset(command.plan))
             case Call():
@@ -109,8 +109,9 @@ class Servant:
         if hasattr(self, "host"):
             self.host.close()
 
-    def _step(self, command: Step) -> Outcome:
-        columns = self._action_columns(command)
+    def step(self, loose: Sequence[list[Any]] = ()) -> Outcome:
+        """Step every env, with the arena's actions and the values of loose leaves, if there are."""
+        columns = self._action_columns(loose)
         if not self._meter.measuring:
             return self._with_columns(self.host.step(columns))
         self._meter.start()
@@ -118,10 +119,12 @@ class Servant:
         outcome.waits = self._meter.stop()
         return self._with_columns(outcome)
 
-    def _action_columns(self, command: Step) -> list[Any]:
+    def _action_columns(self, loose: Sequence[list[Any]]) -> list[Any]:
         """The actions of a step. Copies: an env may keep its own, and the arena is overwritten."""
-        fixed, loose = iter(self._views.actions), iter(command.loose)
-        return [next(fixed).copy() if leaf.fixed else next(loose) for leaf in self._actions.leaves]
+        if self._actions.flat:
+            return [self._views.actions[0].copy()]
+        fixed, others = iter(self._views.actions), iter(loose)
+        return [next(fixed).copy() if leaf.fixed else next(others) for leaf in self._actions.leaves]
 
     def _with_columns(self, outcome: Outcome) -> Outcome:
         if self._sends_columns:
