@@ -54,7 +54,7 @@ class Pool:
         self._unheard: list[WorkerDied] = []
         self._stopped = False
         self.is_waiting = False
-        """Whether Ctrl-C has interrupted, or can interrupt, nothing but a wait."""
+        """Whether Ctrl-C that comes now interrupts, or has interrupted, nothing but a wait."""
         self._stopper = 0
         self._talking = threading.Lock()
         self._descriptor: int | None = None
@@ -119,6 +119,7 @@ class Pool:
             FleetBroken: a worker died earlier.
         """
         self.check()
+        self.is_waiting = False
         own = self._own
         messages = {
             w: self.handles[w].encode(command)
@@ -145,6 +146,7 @@ class Pool:
         Raises:
             FleetBroken: a worker died earlier.
         """
+        self.is_waiting = False
         for handle in self.handles:
             if not handle.is_ready:
                 return False
@@ -214,6 +216,7 @@ class Pool:
             WorkerDied: one died now.
         """
         self.check()
+        self.is_waiting = False
         try:
             if self._own is not None and self._own.owes_reply:
                 self._own.work()
