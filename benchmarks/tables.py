@@ -27,7 +27,7 @@ def main() -> None:
     page = ROOT / "docs/performance.md"
     write(page, "machine", report.setting(data))
     write(page, "table", report.table(data["cells"]))
-    write(page, "curve", report.table(curve["cells"]))
+    write(page, "curve", report.growth(curve["cells"]))
     write(ROOT / "README.md", "summary", report.summary(data["cells"]))
     report.plot(ROOT / "docs/data/bench.png", [*data["cells"], *curve["cells"]])
 

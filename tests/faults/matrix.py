@@ -81,4 +81,10 @@ def _serial_cells():
                 yield Cell(kind, phase, "serial", VICTIMS[number % 3], 3, door, quick=True)
 
 
-CELLS = (*_cells(), *_serial_cells())
+def _caller_cells():
+    """A worker beside a caller that steps a share itself; its own envs are the serial case."""
+    for kind, phase in _pairs():
+        yield Cell(kind, phase, "caller", "first", 3, through_make=False, quick=phase == "step")
+
+
+CELLS = (*_cells(), *_serial_cells(), *_caller_cells())

@@ -60,7 +60,11 @@ class Scene:
                 workers=self.workers,
                 vector_kwargs={"context": self.cell.context},
             )
-        return envfleet.ProcessVectorEnv(self.fns, context=self.cell.context, workers=self.workers)
+        if self.cell.context == "caller":
+            options = {"context": "fork", "caller_steps": True}
+        else:
+            options = {"context": self.cell.context}
+        return envfleet.ProcessVectorEnv(self.fns, workers=self.workers, **options)
 
     def actions(self):
         return [1] * self.num_envs

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from gymnasium.vector import VectorEnv
@@ -298,7 +300,29 @@ def test_numbers_of_one_type_are_packed_as_arrays():
     (block,) = pack_infos(
         [(2, {"a": 1.5, "b": np.float32(2), "c": "x"}), (3, {"a": 2.5, "b": np.float32(3), "c": 1})]
     )
-    assert block.env_ids == [2, 3]
+    assert list(block.env_ids) == [2, 3]
     assert same(block.columns["a"], np.array([1.5, 2.5]))
     assert same(block.columns["b"], np.array([2, 3], dtype=np.float32))
     assert block.columns["c"] == ["x", 1]
+
+
+@pytest.mark.parametrize("kind", [float, np.float64])
+def test_floats_everywhere_are_one_matrix_that_survives_the_way(kind):
+    entries = [(env, {"a": kind(env), "b": kind(-env)}) for env in range(4)]
+    blocks = [
+        pickle.loads(pickle.dumps(b))
+        for part in (entries[:2], entries[2:])
+        for b in pack_infos(part)
+    ]
+    assert [block.matrix.shape for block in blocks] == [(2, 2), (2, 2)]
+    assert same(join_infos(blocks, 4), merge_infos(entries, 4))
+    assert same(unpack_infos(blocks), entries)
+    assert {type(v) for _, info in unpack_infos(blocks) for v in info.values()} == {kind}
+
+
+def test_merged_infos_are_the_callers_own_to_change():
+    merged = join_infos(pack_infos([(env, {"a": 1.0, "b": 2.0}) for env in range(3)]), 3)
+    merged["a"][:] = 7.0
+    merged["_a"][:] = False
+    assert merged["b"].tolist() == [2.0] * 3
+    assert merged["_b"].all()

@@ -43,6 +43,7 @@ def cell(work: str, num_envs: int, results: dict[str, Result]) -> dict[str, Any]
             name: {
                 "steps_per_second": None if result.rate is None else round(result.rate, 1),
                 "started": round(result.started, 3),
+                "memory": result.memory,
                 "agrees": result.agrees,
                 "plan": result.plan,
                 "problem": result.problem,
@@ -109,6 +110,25 @@ def summary(cells: Cells) -> str:
         shares = ["" if rate is None else _ratio(rate, limit) for rate in rates]
         peers = [_times(best, _rate(engines, f"Gymnasium {name}")) for name in ("async", "sync")]
         lines.append("| " + " | ".join([one["work"], str(one["num_envs"]), *shares, *peers]) + " |")
+    return "\n".join(lines)
+
+
+def growth(cells: Cells) -> str:
+    """A row per fleet size and engine: rate, start, and memory per env."""
+    lines = [
+        "| work | envs | engine | steps/s | of the limit | start | memory per env |",
+        "|---|---:|---|---:|---:|---:|---:|",
+    ]
+    for one in cells:
+        limit = _rate(one["engines"], "limit")
+        for name, row in one["engines"].items():
+            rate, memory = row["steps_per_second"], row.get("memory")
+            if rate is None:
+                continue
+            size = "" if memory is None else f"{memory / one['num_envs'] / 1e6:.2f} MB"
+            figures = [f"{rate:,.0f}", _ratio(rate, limit), f"{row['started']:.2f} s", size]
+            cells_of = [one["work"], str(one["num_envs"]), name, *figures]
+            lines.append("| " + " | ".join(cells_of) + " |")
     return "\n".join(lines)
 
 

@@ -33,6 +33,9 @@ class Result:
 
     rates: list[float] = field(default_factory=list)
     started: float = 0.0
+    """Seconds until the envs were built."""
+    memory: int | None = None
+    """Bytes of the contestant's process and all that it has started, shared pages counted once."""
     plan: str = ""
     agrees: bool | None = None
     """Whether rewards, ends and infos equal Gymnasium's; None where they cannot be compared."""
@@ -116,7 +119,7 @@ class _Seat:
         theirs.close()
         told = self._answer(START_PATIENCE)
         if told is not None:
-            result.started, result.plan = told
+            result.started, result.memory, result.plan = told
 
     def ask(self, question: tuple[str, Any]) -> Any:
         """A contestant's answer; None, and a problem in its result, if it fails or hangs."""
@@ -150,6 +153,25 @@ class _Seat:
         self._pipe.close()
 
 
+def _memory(pid: int) -> int | None:
+    """What Linux says a process and its descendants use, each shared page divided by its users."""
+    try:
+        parents = {}
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                parents[int(stat.parent.name)] = int(stat.read_text().rsplit(")", 1)[1].split()[1])
+        family = {pid}
+        while more := {p for p, parent in parents.items() if parent in family} - family:
+            family |= more
+        total = 0
+        for member in family:
+            lines = Path(f"/proc/{member}/smaps_rollup").read_text().splitlines()
+            total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    except (OSError, ValueError, StopIteration):
+        return None
+    return total * 1024
+
+
 def _sit(pipe: Any, name: str, work: str, num_envs: int, peers: Path | None) -> None:
     """A contestant's life in its process."""
     os.setpgid(0, 0)
@@ -159,7 +181,8 @@ def _sit(pipe: Any, name: str, work: str, num_envs: int, peers: Path | None) -> 
     try:
         start = time.perf_counter()
         contestant = builders(peers)[name](factory(work), num_envs)
-        pipe.send((time.perf_counter() - start, contestant.plan))
+        started = time.perf_counter() - start
+        pipe.send((started, _memory(os.getpid()), contestant.plan))
         while (question := pipe.recv()) is not None:
             method, argument = question
             pipe.send(getattr(contestant, method)(argument))

@@ -7,10 +7,11 @@ actions and an outcome with nothing to tell, have no body at all: their data lie
 from __future__ import annotations
 
 import contextlib
+import copy
 import pickle
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import cloudpickle
@@ -142,6 +143,10 @@ class Outcome:
     waits: bool = False
     """Whether the shard's envs were found to wait rather than compute."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By position: a third of the time that names take.
+        return Outcome, tuple(getattr(self, name) for name in self.__slots__)
+
     def info_blocks(self) -> list[InfoBlock]:
         """The infos in columns, wherever they come from."""
         return self.packed or pack_infos(self.infos)
@@ -183,7 +188,8 @@ def encode_outcome(number: int, outcome: Outcome) -> bytes:
     if outcome.is_silent():
         return _NUMBER.pack(number)
     if outcome.infos:
-        outcome = replace(outcome, infos=[], packed=pack_infos(outcome.infos))
+        outcome = copy.copy(outcome)
+        outcome.infos, outcome.packed = [], pack_infos(outcome.infos)
     return _NUMBER.pack(number) + dumps(outcome, by_reference=True)
 
 
