@@ -156,6 +156,9 @@ BUILDERS: dict[str, Callable[[Make, int], Contestant]] = {
     "envfleet serial": lambda make, n: Fleet(SerialVectorEnv([make] * n)),
     "envfleet process": lambda make, n: _process([make] * n),
     "envfleet process, copy=False": lambda make, n: _process([make] * n, copy=False),
+    "envfleet process+caller, copy=False": lambda make, n: _process(
+        [make] * n, caller_steps=True, copy=False
+    ),
     "envfleet process+caller": lambda make, n: _process([make] * n, caller_steps=True),
     "envfleet auto": _auto,
     "Gymnasium sync": lambda make, n: Fleet(SyncVectorEnv([make] * n)),
