@@ -346,3 +346,12 @@ def test_an_engine_that_returns_other_numbers_is_found_out(tmp_path):
     )
     assert results["Gymnasium sync"].agrees is True
     assert results["cheat"].agrees is False
+
+
+def test_without_its_extra_the_command_says_what_to_install():
+    program = "import sys; sys.modules['tyro'] = None; from envfleet.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "pip install 'envfleet[train]'" in done.stderr
