@@ -26,7 +26,7 @@ LINE = 8
 """Words per cache line; every signal has a line of its own."""
 WORDS = 4 * LINE
 """Words per worker."""
-_POSTED, _ANSWERED, _WORKER_SLEEPS = 0, LINE, 2 * LINE
+_POSTED, _ANSWERED, _WORKER_SLEEPS, _TAKEN = 0, LINE, 2 * LINE, 3 * LINE
 
 _barrier = threading.Lock()
 
@@ -58,6 +58,14 @@ class Signals:
     def posted(self) -> int:
         """The last announced command: number and lowest bit."""
         return self._words[_POSTED]
+
+    def take(self, number: int) -> None:
+        """The worker begins to obey a command."""
+        self._words[_TAKEN] = number
+
+    def taken(self) -> int:
+        """The last command that the worker has begun to obey."""
+        return self._words[_TAKEN]
 
     def worker_sleeps(self, sleeps: bool) -> None:
         """The worker is about to wait on the wire, and must look once more; or has woken up."""

@@ -254,6 +254,9 @@ class WorkerHandle:
         """Mark the worker dead; returns the error that says so, the same one each time."""
         if self._obituary is None:
             during = self.title
+            if self.is_stepping and self._signals is not None:
+                # It may have died before a step was announced to it.
+                during = during if self._signals.taken() == self._in_flight else "idle"
             if not self.is_over:
                 self._move(WorkerState.DEAD)
             ended = self.watch.wait(EXIT_PATIENCE)

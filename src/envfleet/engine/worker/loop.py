@@ -142,6 +142,8 @@ class _Worker:
         if word & 1:
             return self._read()
         self._number = word >> 1
+        if self._signals is not None:
+            self._signals.take(self._number)
         return ANNOUNCED_STEP
 
     def _read(self) -> bytearray:
@@ -151,6 +153,8 @@ class _Worker:
             # What is not new was to wake a sleeper that had seen the signal before it slept.
             if data is not None and number_of(data) > self._number:
                 self._number = number_of(data)
+                if self._signals is not None:
+                    self._signals.take(self._number)
                 return data
 
     def reply(self, number: int, outcome: Outcome, env_ids: Sequence[int] = ()) -> None:
