@@ -1,7 +1,7 @@
 """envfleet runs fleets of Gymnasium environments at the speed of the hardware.
 
-    env ──► engine ──► vector ──► testing
-     │        │          │          └─ FaultEnv, leak checks, conformance of any engine
+    env ──► engine ──► vector ──► testing, bench ──► cli
+     │        │          │          └─ FaultEnv, leak checks, conformance; engines side by side
      │        │          └─ SerialVectorEnv, ProcessVectorEnv: gymnasium.vector.VectorEnv classes
      │        └─ how a step crosses a process line: rules, arena, worker, pool
      └─ any gymnasium.Env
