@@ -374,18 +374,18 @@ def test_workers_that_died_idle_together_are_all_mended():
         assert fleet.step([1] * 3)[0].tolist() == [[1, 0, 0], [1, 0, 0], [1, 3, 3]]
 
 
+class Vengeful(FaultEnv):
+    """Raises in its first step, and kills another worker while it is built for the second time."""
+
+    def __init__(self, folder):
+        if (folder / "built").exists():
+            os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+        (folder / "built").touch()
+        super().__init__({"step": Fault("raise", once=str(folder / "fired"))})
+
+
 def test_a_death_while_another_env_is_rebuilt_is_mended_in_the_next_step(tmp_path):
-    class Slow(FaultEnv):
-        """Kills the other worker while it is built for the second time."""
-
-        def __init__(self):
-            once = tmp_path / "built"
-            if once.exists():
-                os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-            once.touch()
-            super().__init__({"step": Fault("raise", once=str(tmp_path / "fired"))})
-
-    with Fleet([Slow, FaultEnv]) as fleet:
+    with Fleet([partial(Vengeful, tmp_path), FaultEnv]) as fleet:
         (tmp_path / "pid").write_text(str(fleet.processes[1].pid))
         fleet.reset()
         assert restarted(fleet.step([1, 1])[4], 2) == [True, False]
@@ -583,18 +583,8 @@ def test_an_info_of_a_rebuilt_env_that_cannot_travel_does_not_cost_the_budget(tm
 
 
 def test_a_worker_that_dies_during_another_ones_repair_is_replaced_once(tmp_path):
-    class Slow(FaultEnv):
-        """Kills the other worker while it is built for the second time."""
-
-        def __init__(self):
-            once = tmp_path / "built"
-            if once.exists():
-                os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-            once.touch()
-            super().__init__({"step": Fault("raise", once=str(tmp_path / "fired"))})
-
     other = {"step": Fault("raise", once=str(tmp_path / "other"))}
-    with Fleet([Slow, partial(FaultEnv, other)]) as fleet:
+    with Fleet([partial(Vengeful, tmp_path), partial(FaultEnv, other)]) as fleet:
         (tmp_path / "pid").write_text(str(fleet.processes[1].pid))
         fleet.reset()
         assert restarted(fleet.step([1, 1])[4], 2) == [True, True]

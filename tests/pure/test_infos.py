@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from nested import PROPERTY, same
 
-from envfleet.engine.rules.infos import join_infos, merge_infos, pack_infos, unpack_infos
+from envfleet.engine.rules.infos import merge_infos
+from envfleet.engine.rules.packing import join_infos, pack_infos, unpack_infos
 
 KEYS = st.sampled_from(["reward", "episode", "final_info", "final_obs", "x"])
 NUMBERS = ["i1", "i8", "u8", "f2", "f4", "f8", "c8", "c16"]

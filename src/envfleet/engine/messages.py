@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import cloudpickle
 
-from envfleet.engine.rules.infos import InfoBlock, pack_infos, unpack_infos
+from envfleet.engine.rules.packing import InfoBlock, pack_infos, unpack_infos
 
 if TYPE_CHECKING:
     from envfleet.engine.arena.layout import Layout

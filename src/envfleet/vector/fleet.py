@@ -21,7 +21,7 @@ from envfleet.engine.failures import Failure
 from envfleet.engine.messages import Outcome
 from envfleet.engine.rules.autoreset import check_steppable
 from envfleet.engine.rules.choice import Plan
-from envfleet.engine.rules.infos import InfoBlock, join_infos
+from envfleet.engine.rules.packing import InfoBlock, join_infos
 from envfleet.engine.rules.spaces import Array, Structure
 from envfleet.engine.worker.host import Description, ShardSpaces
 

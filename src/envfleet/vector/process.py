@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.util import Finalize
 from typing import Any, SupportsIndex
 
-import numpy as np
 from gymnasium import Env, logger
 from gymnasium.core import ActType, ObsType
 from gymnasium.error import AlreadyPendingCallError, CustomSpaceError, NoAsyncCallError
@@ -34,6 +33,12 @@ from envfleet.engine.worker.host import EnvHost
 from envfleet.errors import WaitTimeout, WorkerDied, name_envs
 from envfleet.vector.fleet import Answers, Fleet, ObservationMode, StepResult, warn_of_close
 from envfleet.vector.mending import Mender
+from envfleet.vector.options import (
+    check_failure_options,
+    check_host_class,
+    check_threads,
+    number_of_workers,
+)
 
 _NEVER = Deadline(None)
 
@@ -113,23 +118,10 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         self.daemon = daemon
         self.worker = worker
         self.max_concurrency = max_concurrency
-        self.workers = _number_of_workers(workers, max_concurrency, self.num_envs)
-        _check_host_class(worker)
-        if on_failure not in ("raise", "restart"):
-            raise ValueError(f"`on_failure` must be 'raise' or 'restart', got {on_failure!r}")
-        if step_timeout is not None and not step_timeout > 0:
-            raise ValueError(f"`step_timeout` must be above 0 or None, got {step_timeout!r}")
-        if caller_steps and (on_failure == "restart" or step_timeout is not None):
-            raise ValueError(
-                "`caller_steps` runs envs in this process, which can be neither restarted nor "
-                "timed out: leave out on_failure='restart' and step_timeout, or caller_steps"
-            )
-        if worker_threads is not None and (
-            not isinstance(worker_threads, (int, np.integer)) or worker_threads < 1
-        ):
-            raise ValueError(
-                f"`worker_threads` must be a positive integer or None, got {worker_threads!r}"
-            )
+        self.workers = number_of_workers(workers, max_concurrency, self.num_envs)
+        check_host_class(worker)
+        check_failure_options(on_failure, step_timeout, caller_steps=caller_steps)
+        check_threads(worker_threads)
         self.worker_threads = worker_threads
         self.caller_steps = caller_steps
         self.on_failure = on_failure
@@ -578,31 +570,3 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
                 f"workers=num_envs (workers={self.num_envs}) they wait at the same time.",
                 stacklevel=4,
             )
-
-
-def _number_of_workers(workers: Any, max_concurrency: Any, num_envs: int) -> int:
-    """How many workers to start; the texts about ``max_concurrency`` are Gymnasium's."""
-    if max_concurrency is not None:
-        if not isinstance(max_concurrency, (int, np.integer)):
-            raise ValueError(
-                f"`max_concurrency` must be an integer or None, got {type(max_concurrency)}."
-            )
-        if max_concurrency < 1:
-            raise ValueError(
-                f"`max_concurrency` must be a positive or None, got {max_concurrency}."
-            )
-    if workers is None:
-        workers = usable_cores()
-    elif not isinstance(workers, (int, np.integer)) or workers < 1:
-        raise ValueError(f"`workers` must be a positive integer or None, got {workers!r}.")
-    bounds = [int(workers), num_envs]
-    return min(bounds if max_concurrency is None else [*bounds, int(max_concurrency)])
-
-
-def _check_host_class(worker: Any) -> None:
-    if worker is not None and not (isinstance(worker, type) and issubclass(worker, EnvHost)):
-        raise TypeError(
-            f"`worker` must be a subclass of envfleet.EnvHost, got {worker!r}. A function as "
-            "AsyncVectorEnv takes cannot run here, because a worker owns several envs: override "
-            "make_env, reset_env or close_env of EnvHost instead."
-        )
