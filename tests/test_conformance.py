@@ -460,6 +460,8 @@ def test_a_wrong_number_of_actions_is_refused_before_any_env_moves(build, action
     with pytest.raises(ValueError):
         fleet.step(actions)
     assert fleet.step([0, 0, 0])[0].tolist() == [[1, 1]] * 3
+    # An engine whose workers had got some of those actions shows it here, however fast they were.
+    assert fleet.get_attr("total_steps") == (1, 1, 1)
 
 
 def test_a_scalar_is_no_batch_of_actions(build):
