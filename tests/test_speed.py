@@ -13,9 +13,11 @@ import time
 import warnings
 from functools import partial
 
+import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
+from gymnasium import spaces
 
 import envfleet
 from envfleet.bench.rounds import measure_cell
@@ -149,6 +151,64 @@ def test_infos_of_the_same_numbers_are_the_same_over_all_engines():
         for one, other in zip(serial, answers(engine), strict=True):
             assert one.keys() == other.keys()
             assert_same(one, other)
+
+
+class FloatTeller(gym.Env):
+    """Tells floats of two types, always new ones; other keys at every fifth step."""
+
+    observation_space = spaces.Discrete(4)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return 0, {"x": self.np_random.random()}
+
+    def step(self, action):
+        self.steps += 1
+        time.sleep(0.3 * action)
+        info = {"x": self.np_random.random(), "y": np.float32(self.np_random.random())}
+        if self.steps % 5 == 0:
+            info["z"] = self.steps
+        return 1, 0.5, self.steps % 7 == 0, False, info
+
+
+def told_infos(fleet, steps=25):
+    fleet.reset(seed=5)
+    return [fleet.step([0] * 5)[4] for _ in range(steps)]
+
+
+@pytest.mark.parametrize("options", [{}, {"caller_steps": True}, {"shared_memory": False}])
+def test_floats_that_stay_in_shared_memory_are_those_of_the_serial_engine(options):
+    with (
+        envfleet.SerialVectorEnv([FloatTeller] * 5) as serial,
+        Fleet([FloatTeller] * 5, **options) as fleet,
+    ):
+        kept = told_infos(fleet)
+        assert_same(told_infos(serial), kept)
+        assert {kept[0]["x"].dtype.name, kept[0]["y"].dtype.name} == {"float64", "float32"}
+
+
+def test_floats_arrive_also_when_the_first_ones_came_too_late():
+    with envfleet.SerialVectorEnv([FloatTeller] * 5) as serial, Fleet([FloatTeller] * 5) as fleet:
+        fleet.reset(seed=1)
+        fleet.step_async([1] + [0] * 4)
+        with pytest.raises(envfleet.WaitTimeout):
+            fleet.step_wait(timeout=0.05)
+        # What the reset drops is the only message that had the keys.
+        assert_same(told_infos(serial, 4), told_infos(fleet, 4))
+
+
+def test_a_new_worker_learns_the_keys_again():
+    with Fleet([FloatTeller] * 5, on_failure="restart") as fleet:
+        fleet.reset(seed=5)
+        for _ in range(3):
+            fleet.step([0] * 5)
+        os.kill(fleet.processes[0].pid, signal.SIGKILL)
+        assert fleet.step([0] * 5)[4]["worker_restarted"].any()
+        fleet.step([0] * 5)
+        with envfleet.SerialVectorEnv([FloatTeller] * 5) as serial:
+            assert_same(told_infos(serial), told_infos(fleet))
 
 
 # Copies and threads

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import pickle
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from nested import PROPERTY, same
 
+from envfleet.engine.arena.board import ROOM, Board
 from envfleet.engine.rules.infos import merge_infos
 from envfleet.engine.rules.packing import join_infos, pack_infos, unpack_infos
 
@@ -307,7 +309,7 @@ def test_numbers_of_one_type_are_packed_as_arrays():
     assert block.columns["c"] == ["x", 1]
 
 
-@pytest.mark.parametrize("kind", [float, np.float64])
+@pytest.mark.parametrize("kind", [float, np.float64, np.float32])
 def test_floats_everywhere_are_one_matrix_that_survives_the_way(kind):
     entries = [(env, {"a": kind(env), "b": kind(-env)}) for env in range(4)]
     blocks = [
@@ -319,6 +321,65 @@ def test_floats_everywhere_are_one_matrix_that_survives_the_way(kind):
     assert same(join_infos(blocks, 4), merge_infos(entries, 4))
     assert same(unpack_infos(blocks), entries)
     assert {type(v) for _, info in unpack_infos(blocks) for v in info.values()} == {kind}
+
+
+def test_floats_of_several_types_keep_theirs():
+    entries = [(env, {"a": float(env), "b": np.float32(env / 3)}) for env in range(3)]
+    blocks = pack_infos(entries)
+    assert blocks[0].matrix.shape == (3, 2)
+    assert same(join_infos(blocks, 3), merge_infos(entries, 3))
+    assert same(join_infos(blocks, 4), merge_infos(entries, 4))
+    assert [type(v) for v in unpack_infos(blocks)[0][1].values()] == [float, np.float32]
+
+
+# On the board
+
+
+def floats(env_ids, keys="ab", kind=float):
+    return pack_infos([(env, {key: kind(env) for key in keys}) for env in env_ids])
+
+
+@pytest.fixture
+def boards():
+    """The worker's and the caller's, for envs 4 and 5 of a fleet."""
+    rows = np.full((2, ROOM), np.nan)
+    return Board(rows, range(4, 6)), Board(rows, range(4, 6))
+
+
+def test_numbers_are_left_on_the_board_once_both_sides_know_the_keys(boards):
+    worker, caller = boards
+    blocks = floats([4, 5])
+    assert not worker.write(blocks)
+    for board in boards:
+        board.learn(blocks)
+    later = pack_infos([(4, {"a": 7.0, "b": 8.0}), (5, {"a": 9.0, "b": math.nan})])
+    assert worker.write(later)
+    assert same(join_infos(caller.read(), 6), join_infos(later, 6))
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        floats([4]),
+        floats([4, 5], keys="ba"),
+        floats([4, 5], keys="abc"),
+        floats([4, 5], kind=np.float32),
+        floats([4, 5], kind=int),
+        pack_infos([(4, {"a": 1.0, "b": 1.0}), (5, {"a": 1.0})]),
+    ],
+)
+def test_what_is_not_known_goes_by_wire(boards, blocks):
+    worker, _ = boards
+    worker.learn(floats([4, 5]))
+    assert not worker.write(blocks)
+    assert worker.write(floats([4, 5]))
+
+
+def test_the_board_has_room_for_some_keys_only(boards):
+    worker, _ = boards
+    many = floats([4, 5], keys=[f"k{i}" for i in range(ROOM + 1)])
+    worker.learn(many)
+    assert not worker.write(many)
 
 
 def test_merged_infos_are_the_callers_own_to_change():

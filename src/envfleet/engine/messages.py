@@ -7,7 +7,6 @@ actions and an outcome with nothing to tell, have no body at all: their data lie
 from __future__ import annotations
 
 import contextlib
-import copy
 import pickle
 import struct
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import cloudpickle
 
-from envfleet.engine.rules.packing import InfoBlock, pack_infos, unpack_infos
+from envfleet.engine.rules.packing import Block, pack_infos, unpack_infos
 
 if TYPE_CHECKING:
     from envfleet.engine.arena.layout import Layout
@@ -128,8 +127,8 @@ class Outcome:
     """What a shard's envs answered, as far as it is not in the arena."""
 
     infos: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
-    """Non-empty infos with their env, in the envs' order; on the wire they are ``packed``."""
-    packed: list[InfoBlock] = field(default_factory=list)
+    """Non-empty infos with their env, in the envs' order, as long as they are not ``packed``."""
+    packed: list[Block] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     results: Sequence[Any] = ()
     """What ``call`` returned, per env asked."""
@@ -147,18 +146,24 @@ class Outcome:
         # By position: a third of the time that names take.
         return Outcome, tuple(getattr(self, name) for name in self.__slots__)
 
-    def info_blocks(self) -> list[InfoBlock]:
-        """The infos in columns, wherever they come from."""
-        return self.packed or pack_infos(self.infos)
+    def info_blocks(self) -> list[Block]:
+        """All infos, packed from now on."""
+        if self.infos:
+            self.infos, self.packed = [], pack_infos(self.infos)
+        return self.packed
 
     def unpack(self) -> None:
-        """Bring the infos back into ``infos``."""
+        """Bring all infos back into ``infos``."""
         if self.packed:
             self.infos, self.packed = unpack_infos(self.packed), []
 
     def is_silent(self) -> bool:
         """Whether everything the caller needs is in the arena."""
-        told = self.infos or self.packed or self.failures or self.results or self.waits
+        return not (self.infos or self.packed) and self.tells_infos_at_most()
+
+    def tells_infos_at_most(self) -> bool:
+        """Whether everything else the caller needs is in the arena."""
+        told = self.failures or self.results or self.waits
         carried = self.loose or self.final_loose or self.observations or self.final_observations
         return not (told or carried)
 
@@ -187,9 +192,7 @@ def encode_outcome(number: int, outcome: Outcome) -> bytes:
     """An outcome as bytes."""
     if outcome.is_silent():
         return _NUMBER.pack(number)
-    if outcome.infos:
-        outcome = copy.copy(outcome)
-        outcome.infos, outcome.packed = [], pack_infos(outcome.infos)
+    outcome.info_blocks()
     return _NUMBER.pack(number) + dumps(outcome, by_reference=True)
 
 

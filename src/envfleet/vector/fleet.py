@@ -21,7 +21,7 @@ from envfleet.engine.failures import Failure
 from envfleet.engine.messages import Outcome
 from envfleet.engine.rules.autoreset import check_steppable
 from envfleet.engine.rules.choice import Plan
-from envfleet.engine.rules.packing import InfoBlock, join_infos
+from envfleet.engine.rules.packing import Block, InfoBlock, join_infos
 from envfleet.engine.rules.spaces import Array, Structure
 from envfleet.engine.worker.host import Description, ShardSpaces
 
@@ -245,7 +245,7 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
             join_infos(infos, self.num_envs) if infos else {},
         )
 
-    def _final_observations(self, ended: Array, answers: Answers) -> list[InfoBlock]:
+    def _final_observations(self, ended: Array, answers: Answers) -> list[Block]:
         """The info ``final_obs`` of the envs that ended, each with a copy of its own."""
         if not len(ended):
             return []
@@ -295,7 +295,7 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
             )
 
 
-def _info_blocks(answers: Answers) -> list[InfoBlock]:
+def _info_blocks(answers: Answers) -> list[Block]:
     return [block for _, outcome in answers for block in outcome.info_blocks()]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from envfleet.engine.arena.board import ROOM
 from envfleet.engine.arena.signals import WORDS
 from envfleet.engine.rules.spaces import Leaf
 
@@ -37,6 +38,7 @@ class Layout:
     terminated: Column
     truncated: Column
     failed: Column
+    infos: Column
     signals: Column
     """Not per env: a row for the caller and one per worker."""
 
@@ -70,6 +72,7 @@ def plan_layout(
     terminated = place((), np.dtype(np.bool_))
     truncated = place((), np.dtype(np.bool_))
     failed = place((), np.dtype(np.bool_))
+    infos = place((ROOM,), np.dtype(np.float64))
     columns = place_all(actions), place_all(observations), place_all(observations if final else ())
     return Layout(
         size=max(end, ALIGNMENT),
@@ -80,5 +83,6 @@ def plan_layout(
         terminated=terminated,
         truncated=truncated,
         failed=failed,
+        infos=infos,
         signals=signals,
     )

@@ -27,6 +27,7 @@ LINE = 8
 WORDS = 4 * LINE
 """Words per worker."""
 _POSTED, _ANSWERED, _WORKER_SLEEPS, _TAKEN = 0, LINE, 2 * LINE, 3 * LINE
+_ON_BOARD = _ANSWERED + 1
 
 _barrier = threading.Lock()
 
@@ -73,12 +74,15 @@ class Signals:
         with _barrier:
             pass
 
-    def answer(self, number: int, *, on_wire: bool) -> bool:
+    def answer(self, number: int, *, on_wire: bool, on_board: bool = False) -> bool:
         """Announce an answer; True if the caller sleeps and must be woken by wire.
+
+        ``on_board`` says that its infos are in the arena.
 
         A caller that waits for all is woken by the last worker only: of several that finish at the
         same time, at least one sees that all have.
         """
+        self._words[_ON_BOARD] = on_board
         self._words[_ANSWERED] = number << 1 | on_wire
         with _barrier:
             pass
@@ -90,6 +94,10 @@ class Signals:
     def answered(self) -> int:
         """The last announced answer: number and lowest bit."""
         return self._words[_ANSWERED]
+
+    def is_on_board(self) -> bool:
+        """Whether the infos of the last announced answer are in the arena."""
+        return bool(self._words[_ON_BOARD])
 
     def caller_sleeps(self, sleeps: Sleep) -> None:
         """The caller is about to wait, and must look once more; or has woken up."""

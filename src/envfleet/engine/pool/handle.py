@@ -17,6 +17,7 @@ from enum import Enum, auto
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
+from envfleet.engine.arena.board import Board
 from envfleet.engine.arena.signals import Signals
 from envfleet.engine.failures import Failure
 from envfleet.engine.messages import (
@@ -89,6 +90,7 @@ class WorkerHandle:
         self._obituary: WorkerDied | None = None
         self._by_reference = by_reference
         self._signals: Signals | None = None
+        self._board: Board | None = None
         self._sent: Command | None = None
         self._in_flight = 0
         self._number = 0
@@ -152,7 +154,7 @@ class WorkerHandle:
             return False
         if self._wanted == self._in_flight and self.state is WorkerState.BUSY:
             self.state = WorkerState.IDLE
-            self.outcome = SILENT
+            self.outcome = self._told_by_signal()
             return True
         return False
 
@@ -198,9 +200,10 @@ class WorkerHandle:
         self.queued = None
         self.outcome = None
 
-    def use(self, signals: Signals) -> None:
+    def use(self, signals: Signals, board: Board) -> None:
         """Exchange signals from now on, which the next command tells the worker."""
         self._signals = signals
+        self._board = board
 
     def has_answered(self) -> bool:
         """Whether a signal says that the command in flight is answered."""
@@ -245,10 +248,19 @@ class WorkerHandle:
             return  # it was to wake us, and we had seen the signal before we slept
         self._move(WorkerState.GONE if isinstance(self._sent, Close) else WorkerState.IDLE)
         if number == self._wanted:
-            self.outcome = SILENT if data is None else self._decode(data)
-        elif self.queued is not None:
+            self.outcome = self._told_by_signal() if data is None else self._decode(data)
+            return
+        if data is not None:
+            self._decode(data)  # what is dropped teaches keys too: the worker relies on it
+        if self.queued is not None:
             queued, self.queued = self.queued, None
             self._send(*queued)
+
+    def _told_by_signal(self) -> Outcome:
+        """What an answer tells that is not on the wire."""
+        if self._signals is not None and self._board is not None and self._signals.is_on_board():
+            return Outcome(packed=self._board.read())
+        return SILENT
 
     def died(self) -> WorkerDied:
         """Mark the worker dead; returns the error that says so, the same one each time."""
@@ -285,7 +297,7 @@ class WorkerHandle:
 
     def discard(self) -> None:
         """Let go of a buried worker's descriptors."""
-        self._signals = None  # it keeps the arena alive
+        self._signals = self._board = None  # they keep the arena alive
         with contextlib.suppress(ValueError):  # where SIGCHLD is ignored it never learns of the end
             self.process.close()
         self.watch.close()
@@ -294,7 +306,11 @@ class WorkerHandle:
 
     def _decode(self, data: bytearray) -> Outcome:
         try:
-            return decode_outcome(data)
+            outcome = decode_outcome(data)
+            if outcome is SILENT:
+                return self._told_by_signal()  # it was to wake us
+            if self._board is not None and outcome.tells_infos_at_most():
+                self._board.learn(outcome.packed)
         except Exception as error:  # noqa: BLE001 - an env's objects may raise anything
             # Which env's value it was cannot be told any more.
             text = (
@@ -302,6 +318,7 @@ class WorkerHandle:
             )
             failure = Failure(self.env_ids[0], "answer", type(error).__name__, text, "")
             return Outcome(failures=[failure])
+        return outcome
 
     def _send(self, data: bytes, command: Command, descriptor: int | None = None) -> None:
         number = number_of(data)

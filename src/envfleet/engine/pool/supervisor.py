@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gymnasium.error import ClosedEnvironmentError
 
+from envfleet.engine.arena.board import Board
 from envfleet.engine.arena.memory import map_shared
 from envfleet.engine.arena.signals import Signals, Sleep
 from envfleet.engine.arena.views import shared_array
@@ -60,6 +61,7 @@ class Pool:
         self._descriptor: int | None = None
         self._starter = starter
         self._words: Array | None = None
+        self._infos: Array | None = None
         self.handles: list[WorkerHandle] = []
         self._bell = Doorbell([])
         processes = len(starter.shards) - caller_steps
@@ -83,6 +85,7 @@ class Pool:
         memory = map_shared(descriptor, command.layout.size)
         if command.signals and self.handles:
             self._words = shared_array(command.layout.signals, memory)
+            self._infos = shared_array(command.layout.infos, memory)
             patience = Patience(0.0 if command.crowded else LONGEST)
             self._bell.use(Signals(self._words, 0), patience)
         for handle in self.handles:
@@ -104,9 +107,11 @@ class Pool:
 
     def _signal(self, handle: WorkerHandle) -> None:
         """Exchange signals with a worker that is about to get the arena."""
-        if self._words is not None:
+        if self._words is not None and self._infos is not None:
             self._words[handle.index + 1] = 0  # a dead one may have left its numbers there
-            handle.use(Signals(self._words, handle.index))
+            envs = handle.env_ids
+            board = Board(self._infos[envs.start : envs.stop], envs)
+            handle.use(Signals(self._words, handle.index), board)
 
     def post(self, commands: Mapping[int, Command], descriptor: int | None = None) -> None:
         """Send one command each to some workers, by index; the answers of the last call are gone.
@@ -437,7 +442,7 @@ class Pool:
                 for handle in self.handles:
                     handle.discard()
                 self._bell.drop_signals()
-                self._words = None
+                self._words = self._infos = None
                 if self._descriptor is not None:
                     os.close(self._descriptor)
                     self._descriptor = None

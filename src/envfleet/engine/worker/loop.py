@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
+from envfleet.engine.arena.board import Board
 from envfleet.engine.arena.memory import map_shared
 from envfleet.engine.arena.signals import Signals
 from envfleet.engine.arena.views import shared_array
@@ -67,6 +68,7 @@ class _Worker:
         self._index = index
         self._wire = wire
         self._signals: Signals | None = None
+        self._board: Board | None = None
         self._patience = Patience(0.0)
         self._yields = False
         self._number = 0  # of the last command
@@ -107,6 +109,9 @@ class _Worker:
         self.servant.attach(command, memory)
         if command.signals:
             self._signals = Signals(shared_array(command.layout.signals, memory), self._index)
+            envs = self.servant.env_ids
+            infos = shared_array(command.layout.infos, memory)[envs.start : envs.stop]
+            self._board = Board(infos, envs)
             self._patience = Patience(CROWDED if command.crowded else LONGEST)
             self._yields = command.crowded
         return Outcome()
@@ -159,10 +164,14 @@ class _Worker:
 
     def reply(self, number: int, outcome: Outcome, env_ids: Sequence[int] = ()) -> None:
         """Answer a command; ``env_ids`` are those that a call has asked, in its order."""
-        if self._signals is not None and outcome.is_silent():
-            if self._signals.answer(number, on_wire=False):
-                self._wire.send(encode_number(number))
-            return
+        signals, board = self._signals, self._board
+        if signals is not None and board is not None and outcome.tells_infos_at_most():
+            blocks = outcome.info_blocks()
+            if not blocks or board.write(blocks):
+                if signals.answer(number, on_wire=False, on_board=bool(blocks)):
+                    self._wire.send(encode_number(number))
+                return
+            board.learn(blocks)
         if outcome.failures:
             outcome.failures = [failure.packed() for failure in outcome.failures]
         try:
@@ -171,8 +180,8 @@ class _Worker:
             _drop_unpicklable(outcome, self.servant.env_ids, env_ids)
             data = encode_outcome(number, outcome)
         self._wire.send(data)
-        if self._signals is not None:
-            self._signals.answer(number, on_wire=True)
+        if signals is not None:
+            signals.answer(number, on_wire=True)
 
 
 def _drop_unpicklable(outcome: Outcome, shard: range, asked: Sequence[int]) -> None:
@@ -187,6 +196,7 @@ def _drop_unpicklable(outcome: Outcome, shard: range, asked: Sequence[int]) -> N
             return True
         return False
 
+    outcome.unpack()
     outcome.infos = [
         (env, {k: v for k, v in info.items() if not unpicklable(env, f"info[{k!r}]", (k, v))})
         for env, info in outcome.infos
