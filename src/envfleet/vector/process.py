@@ -362,7 +362,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         except KeyboardInterrupt:
             self._interrupted()
             raise
-        if any(outcome.waits for _, outcome in answers):
+        if answers and any(outcome.waits for _, outcome in answers):
             self._warn_waiting()
         return result
 
@@ -459,14 +459,15 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
 
     def _wait(self, expected: AsyncState, timeout: float | None) -> Answers:
         """The answers to the pending call, which must be the expected one."""
-        self._assert_is_running()
-        name = expected.value
-        if self._pending != expected:
+        if self.closed or self._pending is not expected:
+            self._assert_is_running()
+            name = expected.value
             raise NoAsyncCallError(
                 f"Calling `{name}_wait` without any prior call to `{name}_async`.", name
             )
         if not self._gather(_NEVER if timeout is None else Deadline(timeout)):
             self._timed_out = True
+            name = expected.value
             raise WaitTimeout(
                 f"The call to `{name}_wait` has timed out after {timeout} second(s). "
                 f"Late envs: {name_envs(self._pool.late_envs())}. The call stays pending: wait "
@@ -487,11 +488,10 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
     def _gather(self, deadline: Deadline) -> bool:
         """Wait for all answers, replacing workers that die or hang where that is wanted."""
         while True:
-            hang = self._hang
-            if self.step_timeout is not None and not any(
-                handle.is_stepping for handle in self._pool.handles
-            ):
-                hang = _NEVER  # a late step counts as hung also when a reset is waiting for it
+            hang = _NEVER
+            # A late step counts as hung also when a reset is waiting for it.
+            if self.step_timeout is not None and any(h.is_stepping for h in self._pool.handles):
+                hang = self._hang
             try:
                 if self._pool.gather(deadline.or_earlier(hang)):
                     return True
@@ -553,7 +553,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         self._timed_out = False
 
     def _assert_not_pending(self, method: str, end: str = ".") -> None:
-        if self._pending != AsyncState.DEFAULT:
+        if self._pending is not AsyncState.DEFAULT:
             pending = self._pending.value
             raise AlreadyPendingCallError(
                 f"Calling `{method}` while waiting for a pending call to `{pending}` to "

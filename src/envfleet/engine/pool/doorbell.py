@@ -90,14 +90,15 @@ class Doorbell:
         """Take answers that are mere signals, as they come; False if there is more than that."""
         if self._signals is None:
             return False
-        start = time.perf_counter()
-        until = start + self._patience.bound
+        start = until = 0.0
         for handle in handles:
             while not handle.take_signal():
-                told = not handle.owes_reply or handle.has_answered()
-                if told or time.perf_counter() >= until:
+                now = time.perf_counter()
+                if not start:
+                    start, until = now, now + self._patience.bound
+                if now >= until or not handle.owes_reply or handle.has_answered():
                     return False
-        self._patience.note(time.perf_counter() - start)
+        self._patience.note(time.perf_counter() - start if start else 0.0)
         return True
 
     def wait(
