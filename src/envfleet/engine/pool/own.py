@@ -51,6 +51,7 @@ class OwnShard:
         todo, self._todo = self._todo, None
         if todo is PLAIN_STEP:
             self.outcome = self._servant.step()
+            self.outcome.info_blocks()  # now, while the workers do the same
         elif isinstance(todo, Job):
             self.outcome = self._servant.introduce(todo)
         elif todo is not None:

@@ -29,7 +29,7 @@ from envfleet.engine.messages import (
     encode_outcome,
     number_of,
 )
-from envfleet.engine.spin import CROWDED, LONGEST, Patience
+from envfleet.engine.spin import LONGEST, Patience
 from envfleet.engine.wire import Wire
 from envfleet.engine.worker import guard
 from envfleet.engine.worker.servant import Job, Servant
@@ -112,7 +112,7 @@ class _Worker:
             envs = self.servant.env_ids
             infos = shared_array(command.layout.infos, memory)[envs.start : envs.stop]
             self._board = Board(infos, envs)
-            self._patience = Patience(CROWDED if command.crowded else LONGEST)
+            self._patience = Patience(LONGEST)
             self._yields = command.crowded
         return Outcome()
 
