@@ -1,8 +1,8 @@
 """Board: a shard's infos left in the arena, where all of them are floats, instead of on the wire.
 
 The first infos with certain keys travel by wire, and both sides learn the keys from them; from then
-on a worker writes the numbers alone. HalfCheetah-v5, 64 envs on 2 cores, of the limit: see
-docs/performance.md.
+on a worker writes the numbers alone. Measured with 64 HalfCheetahs on 2 cores: 1.13 times the steps
+per second with caller_steps, 1.19 times without.
 """
 
 from __future__ import annotations
