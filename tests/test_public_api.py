@@ -23,7 +23,8 @@ ALLOWED = {
     "engine": {"errors"},
     "vector": {"engine", "errors"},
     "testing": {"vector", "errors"},
-    "__init__": {"engine", "errors", "vector"},
+    "rollout": {"vector"},
+    "__init__": {"engine", "errors", "vector", "rollout"},
     "bench": {"engine", "vector"},
     "cli": {"bench"},
     "__main__": {"cli"},
@@ -44,8 +45,8 @@ ALLOWED_IN_ENGINE = {
 def test_exported_names_are_exactly_all():
     public = {
         name
-        for name, value in vars(envfleet).items()
-        if not name.startswith("_") and not inspect.ismodule(value)
+        for name in dir(envfleet)
+        if not name.startswith("_") and not inspect.ismodule(getattr(envfleet, name))
     }
     assert public == set(envfleet.__all__)
     assert envfleet.__all__ == sorted(envfleet.__all__)
@@ -121,3 +122,18 @@ def test_constructors_and_methods_take_what_gymnasiums_take(ours, theirs):
 def test_engines_are_generic_in_observations_and_actions(engine):
     assert issubclass(engine, gym.vector.VectorEnv)
     assert typing.get_args(engine[int, str]) == (int, str)
+
+
+def test_without_torch_one_is_told_what_to_install():
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import envfleet\n"
+        "try: envfleet.Collector\n"
+        "except ImportError as error: print(error)\n"
+        "print(hasattr(envfleet, 'Nothing'))"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    assert "envfleet.Collector needs torch: pip install 'envfleet[train]'" in output
+    assert output.endswith("False\n")

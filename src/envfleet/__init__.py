@@ -1,13 +1,15 @@
 """envfleet runs fleets of Gymnasium environments at the speed of the hardware.
 
-    env ──► engine ──► vector ──► testing, bench ──► cli
-     │        │          │          └─ FaultEnv, leak checks, conformance; engines side by side
+    env ──► engine ──► vector ──► rollout ──► cli
+     │        │          │           └─ Collector, Rollout, evaluate: torch begins here
      │        │          └─ SerialVectorEnv, ProcessVectorEnv: gymnasium.vector.VectorEnv classes
      │        └─ how a step crosses a process line: rules, arena, worker, pool
-     └─ any gymnasium.Env
+     └─ any gymnasium.Env                  beside them: testing, bench
 
-Imports follow the arrows only.
+Imports follow the arrows only. What needs torch is imported when it is first asked for.
 """
+
+import typing as _typing
 
 from envfleet.engine.worker.host import EnvHost
 from envfleet.errors import (
@@ -22,17 +24,54 @@ from envfleet.vector.make import make
 from envfleet.vector.process import ProcessVectorEnv
 from envfleet.vector.serial import SerialVectorEnv
 
+if _typing.TYPE_CHECKING:
+    from envfleet.rollout.buffer import Rollout
+    from envfleet.rollout.collector import Collector
+    from envfleet.rollout.evaluate import EvaluationResult, evaluate
+
 __all__ = [
+    "Collector",
     "EnvError",
     "EnvHost",
     "EnvfleetError",
+    "EvaluationResult",
     "FleetBroken",
     "ObservationMismatch",
     "ProcessVectorEnv",
+    "Rollout",
     "SerialVectorEnv",
     "WaitTimeout",
     "WorkerDied",
+    "evaluate",
     "make",
 ]
 
 __version__ = "0.1.0"
+
+_WITH_TORCH = {
+    "Collector": "envfleet.rollout.collector",
+    "EvaluationResult": "envfleet.rollout.evaluate",
+    "Rollout": "envfleet.rollout.buffer",
+    "evaluate": "envfleet.rollout.evaluate",
+}
+
+
+def __getattr__(name: str) -> _typing.Any:
+    if name not in _WITH_TORCH:
+        raise AttributeError(f"module 'envfleet' has no attribute {name!r}")
+    import importlib  # noqa: PLC0415 - where nothing lazy is used, nothing is imported
+
+    try:
+        module = importlib.import_module(_WITH_TORCH[name])
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(
+            f"envfleet.{name} needs torch: pip install 'envfleet[train]', or torch alone."
+        ) from error
+    value = globals()[name] = getattr(module, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WITH_TORCH})

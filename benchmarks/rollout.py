@@ -1,0 +1,198 @@
+"""How fast rollouts are collected, where the time goes, and how that compares with a plain loop.
+
+python benchmarks/rollout.py                     # needs the extras train and box2d
+SEED_001=path python benchmarks/rollout.py       # beside the SyncVecEnv in that file, same agent
+
+Medians of interleaved rounds; one rollout is 128 steps. "collector" is all that is neither env nor
+policy. The policy is an actor and a critic with two layers of 64 each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import nn
+
+import envfleet
+
+STEPS = 128
+CELLS = [("CartPole-v1", 8), ("CartPole-v1", 64), ("LunarLander-v3", 64)]
+
+
+def layers(inputs: int, outputs: int) -> nn.Sequential:
+    """A network with two hidden layers of 64."""
+    return nn.Sequential(
+        nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs)
+    )
+
+
+def forward(x: np.ndarray[Any, Any], weights: list[np.ndarray[Any, Any]]) -> Any:
+    """What such a network makes of a batch."""
+    for i in range(0, len(weights), 2):
+        x = (np.tanh(x) if i else x) @ weights[i].T + weights[i + 1]
+    return x
+
+
+class Agent(nn.Module):
+    """A policy over discrete actions, with the lean and the full interface."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__()
+        assert env.observation_space.shape is not None  # noqa: S101 - for the type checker
+        inputs = env.observation_space.shape[0]
+        self.actor = layers(inputs, int(env.action_space.n))  # type: ignore[attr-defined]
+        self.critic = layers(inputs, 1)
+        self.device = torch.device("cpu")
+        self.random = np.random.default_rng(0)
+        # NumPy on the parameters' own memory: a quarter of the time for networks as small as these.
+        self.weights = [
+            [parameter.detach().numpy() for parameter in network.parameters()]
+            for network in (self.actor, self.critic)
+        ]
+
+    def act(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Sampled actions, their log-probabilities, and values."""
+        logits, values = (forward(observations.numpy(), weights) for weights in self.weights)
+        logits -= logits.max(1, keepdims=True)
+        logits -= np.log(np.exp(logits).sum(1, keepdims=True))
+        noise = np.log(self.random.standard_exponential(logits.shape, dtype=np.float32))
+        actions = (logits - noise).argmax(1)
+        log_probs = logits[np.arange(len(actions)), actions]
+        return (
+            torch.from_numpy(actions),
+            torch.from_numpy(log_probs),
+            torch.from_numpy(values[:, 0]),
+        )
+
+    def get_values(self, observations: torch.Tensor) -> torch.Tensor:
+        """Values alone."""
+        return self.critic(observations)[:, 0]
+
+    def get_actions_and_values(
+        self, observations: torch.Tensor, actions: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, ...]:
+        """The same with a distribution object and its entropy."""
+        chances = torch.distributions.Categorical(logits=self.actor(observations))
+        actions = chances.sample() if actions is None else actions
+        return actions, chances.log_prob(actions), self.get_values(observations), chances.entropy()
+
+
+class Timed:
+    """A function that knows how long it has run."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.seconds = 0.0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it."""
+        start = time.perf_counter()
+        try:
+            return self.function(*args, **kwargs)
+        finally:
+            self.seconds += time.perf_counter() - start
+
+
+class Ours:
+    """A collector on the fleet that ``make`` chooses."""
+
+    def __init__(self, env_id: str, num_envs: int, agent: Agent) -> None:
+        self.envs = envfleet.make(env_id, num_envs)
+        self.collector = envfleet.Collector(self.envs, agent, STEPS, seed=0)
+        self.run()
+        # From here on measured: the env's part, and the policy's.
+        self.env_time = Timed(self.envs.step)
+        self.envs.step = self.env_time  # type: ignore[method-assign]
+        self.policy_time = Timed(self.collector._act)  # noqa: SLF001
+        self.value_time = Timed(self.collector._value)  # noqa: SLF001
+        self.collector._act = self.policy_time  # noqa: SLF001
+        self.collector._value = self.value_time  # noqa: SLF001
+        self.total = 0.0
+
+    def run(self) -> float:
+        """One rollout; its seconds."""
+        start = time.perf_counter()
+        self.collector.collect()
+        return time.perf_counter() - start
+
+    def shares(self) -> tuple[float, float, float]:
+        """Of env, policy and collector, in what ``measured`` has run."""
+        policy = self.policy_time.seconds + self.value_time.seconds
+        parts = self.env_time.seconds / self.total, policy / self.total
+        return *parts, 1 - sum(parts)
+
+
+def seed_class(path: Path) -> Any:
+    """The ``SyncVecEnv`` of a file, which may be a page that shows it in a code block."""
+    text = path.read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    names: dict[str, Any] = {"Agent": Any}
+    exec("\n".join(blocks) or text, names)  # noqa: S102 - a file that the user names
+    return names["SyncVecEnv"]
+
+
+class Seed:
+    """The plain loop, with one thread as ours."""
+
+    def __init__(self, kind: Any, env_id: str, num_envs: int, agent: Agent) -> None:
+        self.fleet = kind(partial(gymnasium.make, env_id), num_envs, STEPS, agent=agent)
+
+    def run(self) -> float:
+        """One rollout; its seconds."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        start = time.perf_counter()
+        self.fleet.rollout()
+        torch.set_num_threads(threads)
+        return time.perf_counter() - start
+
+
+def main() -> None:
+    """Measure every cell and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    rounds = parser.parse_args().rounds
+    path = os.environ.get("SEED_001")
+    print("| work | envs | steps/s | env | policy | collector | plain loop, steps/s | ratio |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    for env_id, num_envs in CELLS:
+        torch.manual_seed(0)
+        try:
+            agent = Agent(gymnasium.make(env_id))
+        except gymnasium.error.DependencyNotInstalled as problem:
+            print(f"| {env_id} | {num_envs} | *{problem}* |")
+            continue
+        ours = Ours(env_id, num_envs, agent)
+        plain = Seed(seed_class(Path(path)), env_id, num_envs, agent) if path else None
+        if plain is not None:
+            plain.run()
+        times: tuple[list[float], list[float]] = [], []
+        for _ in range(rounds):
+            if plain is not None:
+                times[1].append(plain.run())
+            for _ in range(5):
+                times[0].append(ours.run())
+                ours.total += times[0][-1]
+        rate = STEPS * num_envs / statistics.median(times[0])
+        shares = " | ".join(f"{share:.0%}" for share in ours.shares())
+        other = "*SEED_001 is not set* | "
+        if plain is not None:
+            slow = STEPS * num_envs / statistics.median(times[1])
+            other = f"{slow:,.0f} | {rate / slow:.1f}x"
+        print(f"| {env_id} | {num_envs} | {rate:,.0f} | {shares} | {other} |", flush=True)
+        ours.collector.close()
+
+
+if __name__ == "__main__":
+    main()

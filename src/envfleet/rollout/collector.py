@@ -1,0 +1,390 @@
+"""Collector: steps a fleet with an agent and brings home rollouts, again and again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+
+from envfleet.rollout.actions import ActionPort
+from envfleet.rollout.agent import Agent, acting, check_answer, device_of, valuing
+from envfleet.rollout.buffer import Rollout
+from envfleet.rollout.nested import ChannelsFirst, ObservationFormat, Tree, tree_leaves, tree_map
+from envfleet.rollout.statistics import (
+    EpisodeFile,
+    EpisodeMeter,
+    EpisodeSource,
+    EpisodeStatistics,
+)
+
+
+class Collector:
+    """Collects rollouts of ``steps`` steps from any ``gymnasium.vector.VectorEnv``.
+
+    Episodes go on from one rollout to the next; the first ``collect`` resets the fleet. The agent
+    is asked without gradients, for all envs at once. A rollout's tensors are overwritten by the
+    next ``collect``, unless ``reuse=False``. A rollout that is broken off by an exception is lost;
+    the next one goes on from where the envs are, or from ``reset`` if one of them needs that.
+
+    Args:
+        envs: the fleet; ``close`` closes it.
+        agent: see ``envfleet.rollout.agent.Agent``.
+        steps: the length T of a rollout.
+        device: where rollouts live and the agent is asked; by default ``agent.device``, or the CPU.
+        seed: of the first reset: env ``i`` gets ``seed + i``.
+        autoreset_mode: for engines that do not say it in ``metadata["autoreset_mode"]``.
+        reuse: whether all rollouts share one set of tensors.
+        window: how many finished episodes ``statistics`` looks back on.
+        episodes: where finished episodes are learnt from: "own" sums, the envs' "info", or "auto":
+            the infos if the envs have Gymnasium's RecordEpisodeStatistics.
+        episodes_csv: a file that every finished episode is appended to.
+        channels_first: whether images are turned to (channels, height, width); "auto" does so with
+            those that are clearly (height, width, channels).
+        requires_grad_observations: whether a rollout's observations ask for gradients.
+        torch_threads: how many threads torch may use meanwhile; None leaves it alone. Small
+            networks are fastest with one, and the other cores are the workers'.
+
+    Raises:
+        TypeError, ValueError: a space, an agent or an option that cannot be used.
+    """
+
+    def __init__(
+        self,
+        envs: VectorEnv[Any, Any, Any],
+        agent: Agent,
+        steps: int,
+        *,
+        device: torch.device | str | None = None,
+        seed: int | None = None,
+        autoreset_mode: AutoresetMode | str | None = None,
+        reuse: bool = True,
+        window: int = 100,
+        episodes: EpisodeSource = "auto",
+        episodes_csv: Path | str | None = None,
+        channels_first: ChannelsFirst = "auto",
+        requires_grad_observations: bool = False,
+        torch_threads: int | None = 1,
+    ) -> None:
+        if steps < 1:
+            raise ValueError(f"steps must be at least 1, got {steps}")
+        if torch_threads is not None and torch_threads < 1:
+            raise ValueError(f"torch_threads must be at least 1 or None, got {torch_threads}")
+        self.envs = envs
+        self.agent = agent
+        self.steps = steps
+        self.device = device_of(agent, device)
+        self.seed = seed
+        self.autoreset_mode = autoreset_mode_of(envs, autoreset_mode)
+        self.total_steps = 0
+        """Transitions so far, over all envs; resets are none."""
+        self.statistics = EpisodeStatistics(window)
+        self._act, self._value = acting(agent), valuing(agent)
+        self._format = ObservationFormat(envs.single_observation_space, channels_first)
+        self._port = ActionPort(envs.single_action_space)
+        self._meter = EpisodeMeter(envs, episodes)
+        self._wants_gradients = requires_grad_observations
+        if requires_grad_observations and not all(d.is_floating_point for d in self._format.dtypes):
+            raise ValueError(
+                "requires_grad_observations needs observations of floats, the space has "
+                f"{envs.single_observation_space}."
+            )
+        self._threads = torch_threads
+        self._reuse = reuse
+        self._buffers: _Buffers | None = None
+        self._now: Tree = None  # the current observations; None before the first reset
+        self._was_done = np.zeros(envs.num_envs, dtype=np.bool_)
+        self._closed = False
+        self._file = EpisodeFile(episodes_csv) if episodes_csv is not None else None
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Reset every env, or those of ``options["reset_mask"]``; the next rollout begins there.
+
+        Their running episodes are forgotten.
+        """
+        observations, _ = self.envs.reset(seed=seed, options=options)
+        self._now = self._format.allocate(self.envs.num_envs)
+        self._now = tree_map(torch.Tensor.numpy, self._now)
+        self._format.write(self._now, observations)
+        which = (options or {}).get("reset_mask")
+        self._was_done[... if which is None else which] = False
+        self._meter.restart(which)
+
+    def collect(self) -> Rollout:
+        """Step every env ``steps`` times.
+
+        Raises:
+            TypeError, ValueError: the agent answered something that cannot be used.
+            RuntimeError: the collector is closed.
+        """
+        if self._closed:
+            raise RuntimeError("this collector is closed: build a new one.")
+        if self._now is None:
+            self.reset(seed=self.seed)
+        threads = torch.get_num_threads()
+        if self._buffers is None or not self._reuse:
+            self._buffers = _Buffers(
+                self._format, self._port, self.steps, self.envs.num_envs, self.device
+            )
+        try:
+            if self._threads is not None:
+                torch.set_num_threads(self._threads)
+            with torch.no_grad():
+                return self._collect(self._buffers)
+        except BaseException:
+            self._give_up(self._buffers)
+            raise
+        finally:
+            torch.set_num_threads(threads)
+
+    def _give_up(self, buffers: _Buffers) -> None:
+        """A rollout was broken off: the next one begins where the envs are now."""
+        reached = next((t for t, row in enumerate(buffers.arrays) if row is self._now), 0)
+        if reached:
+            row = buffers.rows[reached - 1]
+            self._was_done = np.logical_or(row.terminated, row.truncated)
+            self._meter.restart()
+
+    def _collect(self, buffers: _Buffers) -> Rollout:
+        tree_map(np.copyto, buffers.arrays[0], self._now)
+        buffers.valid.fill_(True)
+        buffers.terminated.fill_(False)
+        buffers.truncated.fill_(False)
+        self.statistics.begin_rollout()
+        act, to_env, step = self._act, self._port.to_env, self.envs.step
+        on_cpu = self.device.type == "cpu"
+        keeps_infos = self._meter.source == "info"
+        told: list[tuple[int, dict[str, Any]]] = []
+        finals: list[Tree] = []
+        # This loop is the hot path: what can be worked out after it is not done in it.
+        for t, row in enumerate(buffers.rows):
+            seen = buffers.seen[t]
+            answer = act(seen if on_cpu else tree_map(self._to_device, seen))
+            if t == 0:
+                check_answer(answer, self.envs.num_envs, self._port, self.device)
+            actions, log_probs, values = answer
+            row.actions.copy_(actions)
+            row.log_probs.copy_(log_probs)
+            row.values.copy_(values)
+            observations, rewards, terminated, truncated, infos = step(to_env(actions))
+            row.rewards[:] = rewards
+            row.terminated[:] = terminated
+            row.truncated[:] = truncated
+            if infos and (keeps_infos or "worker_restarted" in infos):
+                told.append((t, infos))
+            if self.autoreset_mode != AutoresetMode.NEXT_STEP:
+                done = np.logical_or(terminated, truncated)
+                if done.any():
+                    observations = self._turn_over(done, observations, infos, finals)
+            self._now = buffers.arrays[t + 1]
+            self._format.write(self._now, observations)
+        return self._finish(buffers, finals, told)
+
+    def _to_device(self, leaf: torch.Tensor) -> torch.Tensor:
+        return leaf.to(self.device)
+
+    def _turn_over(
+        self, done: NDArray[np.bool_], observations: Tree, infos: dict[str, Any], finals: list[Tree]
+    ) -> Tree:
+        """Keep what episodes ended with; returns what the next ones begin with."""
+        ended = np.flatnonzero(done & ~_restarted(infos, done))
+        if self.autoreset_mode == AutoresetMode.DISABLED:
+            finals.append(tree_map(lambda leaf: leaf[ended], observations))
+            return self.envs.reset(options={"reset_mask": done})[0]
+        if len(ended):
+            if "final_obs" not in infos:
+                raise RuntimeError(
+                    "the fleet says autoreset_mode SAME_STEP, but the infos of envs "
+                    f"{ended.tolist()}, whose episodes ended, have no 'final_obs'."
+                )
+            final = infos["final_obs"]
+            finals.append(self._format.stack([final[env] for env in ended]))
+        return observations
+
+    def _finish(
+        self,
+        buffers: _Buffers,
+        finals: list[Tree],
+        told: list[tuple[int, dict[str, Any]]],
+    ) -> Rollout:
+        """Work out what the rows mean, value what came last, and put the rollout together."""
+        valid = buffers.valid.numpy()
+        done = (buffers.terminated | buffers.truncated).numpy()
+        if self.autoreset_mode == AutoresetMode.NEXT_STEP:
+            np.logical_not(self._was_done, out=valid[0])
+            np.logical_not(done[:-1], out=valid[1:])
+            self._was_done = done[-1].copy()
+        for t, infos in told:
+            valid[t] &= ~_restarted(infos, done[t])
+        self._note_episodes(buffers.rewards, done, valid, told)
+        positions = torch.from_numpy(np.argwhere(done & valid))
+        final_observations = self._final_observations(buffers, positions, finals)
+        final_values, last_values = self._values(buffers, positions, final_observations)
+        buffers.rounded_rewards.copy_(torch.from_numpy(buffers.rewards))
+        rollout = Rollout(
+            observations=tree_map(lambda leaf: leaf[:-1], buffers.observations),
+            actions=buffers.actions,
+            rewards=buffers.rounded_rewards,
+            terminated=buffers.terminated,
+            truncated=buffers.truncated,
+            valid=buffers.valid,
+            values=buffers.values,
+            log_probs=buffers.log_probs,
+            final_observations=final_observations,
+            final_positions=positions,
+            final_values=final_values,
+            last_observations=tree_map(torch.clone, buffers.seen[-1]),
+            last_values=last_values,
+            episode_counts=torch.bincount(positions[:, 1], minlength=self.envs.num_envs),
+            total_return=float(buffers.rewards.sum()),
+            episodes=self.statistics.rollout,
+        ).to(self.device)
+        self.total_steps += rollout.steps
+        if self._wants_gradients:
+            for leaf in tree_leaves(rollout.observations):
+                leaf.requires_grad_(True)
+        return rollout
+
+    def _note_episodes(
+        self,
+        rewards: NDArray[Any],
+        done: NDArray[np.bool_],
+        valid: NDArray[np.bool_],
+        told: list[tuple[int, dict[str, Any]]],
+    ) -> None:
+        episodes = self._meter.observe(rewards, done, valid, told)
+        self.statistics.add(episode for _, episode in episodes)
+        if self._file is not None:
+            steps = self.total_steps + np.cumsum(np.count_nonzero(valid, axis=1))
+            self._file.add((int(steps[t]), episode) for t, episode in episodes)
+
+    def _final_observations(
+        self, buffers: _Buffers, positions: torch.Tensor, finals: list[Tree]
+    ) -> Tree:
+        """The true last observations of the episodes that ended, in memory of their own."""
+        if self.autoreset_mode == AutoresetMode.NEXT_STEP:
+            t, env = positions.unbind(1)
+            return tree_map(lambda leaf: leaf[t + 1, env], buffers.observations)
+        if not finals:
+            return self._format.allocate(0)
+        return self._format.tensors(tree_map(lambda *parts: np.concatenate(parts), *finals))
+
+    def _values(
+        self, buffers: _Buffers, positions: torch.Tensor, finals: Tree
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The values of final and of last observations, by one call of the agent."""
+        count = self.envs.num_envs
+        t, env = positions.unbind(1)
+        bootstrapped = torch.nonzero(~buffers.terminated[t, env]).flatten()
+        wanted = tree_map(
+            lambda last, final: torch.cat([last, final[bootstrapped]]).to(self.device),
+            buffers.seen[-1],
+            finals,
+        )
+        values = self._value(wanted).to(buffers.values.dtype)
+        if tuple(values.shape) != (count + len(bootstrapped),):
+            raise ValueError(
+                f"the agent's values of {count + len(bootstrapped)} observations have shape "
+                f"{tuple(values.shape)}: one number per observation is expected."
+            )
+        final_values = torch.zeros(len(positions), dtype=values.dtype, device=self.device)
+        final_values[bootstrapped.to(self.device)] = values[count:]
+        return final_values, values[:count].clone()
+
+    def close(self) -> None:
+        """Close the fleet and the file of episodes; once."""
+        if not self._closed:
+            self._closed = True
+            if self._file is not None:
+                self._file.close()
+            self.envs.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def autoreset_mode_of(
+    envs: VectorEnv[Any, Any, Any], told: AutoresetMode | str | None
+) -> AutoresetMode:
+    """What happens when an episode of this fleet ends.
+
+    Raises:
+        ValueError: neither the fleet nor the caller says it, or they say different things.
+    """
+    declared = envs.metadata.get("autoreset_mode")
+    if declared is None and told is None:
+        raise ValueError(
+            f"{type(envs).__name__} does not say in metadata['autoreset_mode'] what happens when "
+            "an episode ends: pass autoreset_mode='NextStep', 'SameStep' or 'Disabled'."
+        )
+    mode = AutoresetMode(told if declared is None else declared)
+    if told is not None and AutoresetMode(told) != mode:
+        raise ValueError(f"autoreset_mode={told!r} was passed, but the fleet says {mode.value!r}.")
+    return mode
+
+
+def _restarted(infos: dict[str, Any], done: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whose worker was replaced in a step."""
+    if "worker_restarted" not in infos:
+        return np.zeros_like(done)
+    return np.asarray(infos["worker_restarted"], dtype=np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One step's part of the buffers: views, made once."""
+
+    actions: torch.Tensor
+    log_probs: torch.Tensor
+    values: torch.Tensor
+    rewards: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
+
+
+class _Buffers:
+    """The tensors of a rollout: what envs give in the CPU's memory, what agents give on theirs."""
+
+    def __init__(
+        self,
+        form: ObservationFormat,
+        port: ActionPort,
+        steps: int,
+        count: int,
+        device: torch.device,
+    ) -> None:
+        dtype = torch.get_default_dtype()
+        self.observations = form.allocate(steps + 1, count)
+        self.actions = torch.zeros(steps, count, *port.shape, dtype=port.dtype, device=device)
+        self.log_probs = torch.zeros(steps, count, dtype=dtype, device=device)
+        self.values = torch.zeros(steps, count, dtype=dtype, device=device)
+        self.rewards = np.zeros((steps, count))
+        self.rounded_rewards = torch.zeros(steps, count, dtype=dtype)
+        self.terminated, self.truncated, self.valid = (
+            torch.zeros(steps, count, dtype=torch.bool) for _ in range(3)
+        )
+        self.seen = [tree_map(itemgetter(t), self.observations) for t in range(steps + 1)]
+        """Per step, and after the last one, the observations."""
+        self.arrays = [tree_map(torch.Tensor.numpy, row) for row in self.seen]
+        """The same memory, for NumPy."""
+        self.rows = [
+            _Row(
+                self.actions[t],
+                self.log_probs[t],
+                self.values[t],
+                self.rewards[t],
+                self.terminated[t].numpy(),
+                self.truncated[t].numpy(),
+                self.valid[t].numpy(),
+            )
+            for t in range(steps)
+        ]
