@@ -1,6 +1,7 @@
 """envfleet runs fleets of Gymnasium environments at the speed of the hardware.
 
-    env ──► engine ──► vector ──► rollout ──► cli
+    env ──► engine ──► vector ──► rollout ──► record, track ──► cli
+     │        │          │           │           └─ Recorder, record_agent; metrics
      │        │          │           └─ Collector, Rollout, evaluate: torch begins here
      │        │          └─ SerialVectorEnv, ProcessVectorEnv: gymnasium.vector.VectorEnv classes
      │        └─ how a step crosses a process line: rules, arena, worker, pool
@@ -25,6 +26,8 @@ from envfleet.vector.process import ProcessVectorEnv
 from envfleet.vector.serial import SerialVectorEnv
 
 if _typing.TYPE_CHECKING:
+    from envfleet.record.film import record_agent
+    from envfleet.record.recorder import Recorder
     from envfleet.rollout.buffer import Rollout
     from envfleet.rollout.collector import Collector
     from envfleet.rollout.evaluate import EvaluationResult, evaluate
@@ -38,12 +41,14 @@ __all__ = [
     "FleetBroken",
     "ObservationMismatch",
     "ProcessVectorEnv",
+    "Recorder",
     "Rollout",
     "SerialVectorEnv",
     "WaitTimeout",
     "WorkerDied",
     "evaluate",
     "make",
+    "record_agent",
 ]
 
 __version__ = "0.1.0"
@@ -51,8 +56,10 @@ __version__ = "0.1.0"
 _WITH_TORCH = {
     "Collector": "envfleet.rollout.collector",
     "EvaluationResult": "envfleet.rollout.evaluate",
+    "Recorder": "envfleet.record.recorder",
     "Rollout": "envfleet.rollout.buffer",
     "evaluate": "envfleet.rollout.evaluate",
+    "record_agent": "envfleet.record.film",
 }
 
 
@@ -64,10 +71,10 @@ def __getattr__(name: str) -> _typing.Any:
     try:
         module = importlib.import_module(_WITH_TORCH[name])
     except ModuleNotFoundError as error:
-        if error.name != "torch":
+        if error.name not in ("torch", "PIL"):
             raise
         raise ImportError(
-            f"envfleet.{name} needs torch: pip install 'envfleet[train]', or torch alone."
+            f"envfleet.{name} needs {error.name}: pip install 'envfleet[train]'."
         ) from error
     value = globals()[name] = getattr(module, name)
     return value

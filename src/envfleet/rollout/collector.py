@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -22,6 +22,28 @@ from envfleet.rollout.statistics import (
     EpisodeSource,
     EpisodeStatistics,
 )
+
+
+class EpisodeRecorder(Protocol):
+    """What a collector tells somebody who films."""
+
+    def attach(self, envs: VectorEnv[Any, Any, Any], autoreset_mode: AutoresetMode) -> None:
+        """This is the fleet; raises if it cannot be filmed."""
+
+    def begin(self, which: NDArray[np.bool_] | None = None) -> None:
+        """All envs, or some, have begun an episode."""
+
+    def step(
+        self,
+        rewards: NDArray[Any],
+        done: NDArray[np.bool_],
+        valid: NDArray[np.bool_],
+        infos: dict[str, Any],
+    ) -> None:
+        """The fleet was stepped."""
+
+    def close(self) -> None:
+        """No more steps will come."""
 
 
 class Collector:
@@ -49,6 +71,7 @@ class Collector:
         requires_grad_observations: whether a rollout's observations ask for gradients.
         torch_threads: how many threads torch may use meanwhile; None leaves it alone. Small
             networks are fastest with one, and the other cores are the workers'.
+        recorder: films episodes of some envs, such as ``envfleet.Recorder``; ``close`` closes it.
 
     Raises:
         TypeError, ValueError: a space, an agent or an option that cannot be used.
@@ -70,6 +93,7 @@ class Collector:
         channels_first: ChannelsFirst = "auto",
         requires_grad_observations: bool = False,
         torch_threads: int | None = 1,
+        recorder: EpisodeRecorder | None = None,
     ) -> None:
         if steps < 1:
             raise ValueError(f"steps must be at least 1, got {steps}")
@@ -100,6 +124,9 @@ class Collector:
         self._now: Tree = None  # the current observations; None before the first reset
         self._was_done = np.zeros(envs.num_envs, dtype=np.bool_)
         self._closed = False
+        self.recorder = recorder
+        if recorder is not None:
+            recorder.attach(envs, self.autoreset_mode)
         self._file = EpisodeFile(episodes_csv) if episodes_csv is not None else None
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
@@ -114,6 +141,8 @@ class Collector:
         which = (options or {}).get("reset_mask")
         self._was_done[... if which is None else which] = False
         self._meter.restart(which)
+        if self.recorder is not None:
+            self.recorder.begin(which)
 
     def collect(self) -> Rollout:
         """Step every env ``steps`` times.
@@ -157,6 +186,7 @@ class Collector:
         buffers.truncated.fill_(False)
         self.statistics.begin_rollout()
         act, to_env, step = self._act, self._port.to_env, self.envs.step
+        recorder, began = self.recorder, self._was_done
         on_cpu = self.device.type == "cpu"
         keeps_infos = self._meter.source == "info"
         told: list[tuple[int, dict[str, Any]]] = []
@@ -177,16 +207,35 @@ class Collector:
             row.truncated[:] = truncated
             if infos and (keeps_infos or "worker_restarted" in infos):
                 told.append((t, infos))
+            if recorder is not None:
+                began = self._film(recorder, buffers, t, infos)
             if self.autoreset_mode != AutoresetMode.NEXT_STEP:
                 done = np.logical_or(terminated, truncated)
                 if done.any():
                     observations = self._turn_over(done, observations, infos, finals)
+            if recorder is not None and began.any():
+                recorder.begin(began)
             self._now = buffers.arrays[t + 1]
             self._format.write(self._now, observations)
         return self._finish(buffers, finals, told)
 
     def _to_device(self, leaf: torch.Tensor) -> torch.Tensor:
         return leaf.to(self.device)
+
+    def _film(
+        self, recorder: EpisodeRecorder, buffers: _Buffers, t: int, infos: dict[str, Any]
+    ) -> NDArray[np.bool_]:
+        """Show a step to the recorder; returns which envs begin an episode with it."""
+        row = buffers.rows[t]
+        done = np.logical_or(row.terminated, row.truncated)
+        valid = ~_restarted(infos, done)
+        if self.autoreset_mode != AutoresetMode.NEXT_STEP:
+            recorder.step(row.rewards, done, valid, infos)
+            return done
+        before = buffers.rows[t - 1] if t else None
+        resets = self._was_done if before is None else before.terminated | before.truncated
+        recorder.step(row.rewards, done, valid & ~resets, infos)
+        return resets
 
     def _turn_over(
         self, done: NDArray[np.bool_], observations: Tree, infos: dict[str, Any], finals: list[Tree]
@@ -302,6 +351,8 @@ class Collector:
             self._closed = True
             if self._file is not None:
                 self._file.close()
+            if self.recorder is not None:
+                self.recorder.close()
             self.envs.close()
 
     def __enter__(self) -> Self:

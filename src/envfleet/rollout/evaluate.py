@@ -122,7 +122,9 @@ class Player:
         self._best = acting_best(agent) if deterministic else None
         self._sample = acting(agent)
         self._envs = envs
-        self._mode = autoreset_mode_of(envs, autoreset_mode)
+        self.mode = autoreset_mode_of(envs, autoreset_mode)
+        self.infos: dict[str, Any] = {}
+        """Of the last step."""
         self._form = ObservationFormat(envs.single_observation_space, channels_first)
         self._port = ActionPort(envs.single_action_space)
         self._meter = EpisodeMeter(envs, source)
@@ -141,19 +143,23 @@ class Player:
         self._meter.restart()
 
     def step(self) -> list[Episode]:
-        """Let the agent act once in every env; the episodes that ended."""
+        """Let the agent act once in every env; the episodes that ended.
+
+        Envs that do not reset themselves are reset by the next step, so that the end can be seen.
+        """
+        if self.mode == AutoresetMode.DISABLED and self._was_done.any():
+            self._observations, _ = self._envs.reset(options={"reset_mask": self._was_done})
         seen = tree_map(lambda leaf: leaf.to(self._device), self._form.tensors(self._observations))
         actions = self._best(seen) if self._best is not None else self._sample(seen)[0]
         answer = self._envs.step(self._port.to_env(actions))
         self._observations, rewards, terminated, truncated, infos = answer
+        self.infos = infos
         done = np.logical_or(terminated, truncated)
-        valid = ~self._was_done if self._mode == AutoresetMode.NEXT_STEP else np.ones_like(done)
+        valid = ~self._was_done if self.mode == AutoresetMode.NEXT_STEP else np.ones_like(done)
         if "worker_restarted" in infos:
             valid &= ~np.asarray(infos["worker_restarted"], dtype=np.bool_)
         told = [(0, infos)] if infos else []
         episodes = self._meter.observe(rewards[None], done[None], valid[None], told)
-        if self._mode == AutoresetMode.DISABLED and done.any():
-            self._observations, _ = self._envs.reset(options={"reset_mask": done})
         self._was_done = done
         return [episode for _, episode in episodes]
 
@@ -175,7 +181,7 @@ def progress_bar(total: int | None, wanted: bool | None, title: str, unit: str) 
     """A progress bar, where one is wanted (by default on a terminal) and tqdm is installed."""
     if sys.stderr.isatty() if wanted is None else wanted:
         try:
-            from tqdm import tqdm  # type: ignore[import-untyped] # noqa: PLC0415 - an extra
+            from tqdm import tqdm  # noqa: PLC0415 - an extra
         except ImportError:
             return _NoBar()
         # Without the thread that tqdm keeps to redraw bars that stand still.

@@ -23,7 +23,7 @@ from envfleet.engine.rules.autoreset import check_steppable
 from envfleet.engine.rules.choice import Plan
 from envfleet.engine.rules.packing import Block, InfoBlock, join_infos
 from envfleet.engine.rules.spaces import Array, Structure
-from envfleet.engine.worker.host import Description, ShardSpaces
+from envfleet.engine.worker.host import KEEPS_FINAL_FRAME, Description, ShardSpaces
 
 ObservationMode = str | tuple[Space[Any], Space[Any]]
 StepResult = tuple[
@@ -104,6 +104,10 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
         """Call a method of some envs, or read an attribute; results in the order of ``env_ids``."""
         raise NotImplementedError
 
+    def set_attr(self, name: str, values: list[Any] | tuple[Any, ...] | object) -> None:
+        """Set an attribute of every env; a list or tuple holds one value per env."""
+        raise NotImplementedError
+
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """An attribute of every env; as in Gymnasium, one that is callable is called."""
         return self.call(name)
@@ -115,6 +119,14 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
     def render_on(self, env_ids: Iterable[SupportsIndex]) -> tuple[RenderFrame, ...]:
         """What ``render`` returns, of some envs only, in the order of ``env_ids``."""
         return self.call_on(env_ids, "render")
+
+    def keep_final_frames(self, env_ids: Iterable[SupportsIndex]) -> None:
+        """Have ``info["final_frame"]`` show what episodes end with that same-step autoreset hides.
+
+        From now on for these envs and no others; the render mode must be "rgb_array".
+        """
+        kept = self._check_env_ids(env_ids)
+        self.set_attr(KEEPS_FINAL_FRAME, [env in kept for env in range(self.num_envs)])
 
     def __enter__(self) -> Self:
         return self

@@ -17,6 +17,9 @@ from envfleet.engine.rules.spaces import Array
 
 Entries = Sequence[tuple[int, Any]]
 
+OBJECTS = ("final_obs", "final_frame")
+"""Keys whose values are never stacked: few envs have them in a step, and they are large."""
+
 
 def merge_infos(entries: Sequence[tuple[int, dict[str, Any]]], num_envs: int) -> dict[str, Any]:
     """One dict for the whole fleet from ``(env, info)`` pairs; envs without a pair have no info."""
@@ -44,7 +47,7 @@ def _mask(values: Entries, num_envs: int) -> Array:
 
 def column_of(key: str, values: Entries, num_envs: int) -> Any:
     """One key's values, ordered by env, as a column for the whole fleet."""
-    if key == "final_obs":
+    if key in OBJECTS:
         return _objects(values, num_envs)
     first = values[0][1]
     kinds = {type(value) for _, value in values}

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.engine.rules.infos import column_of, is_number
+from envfleet.engine.rules.infos import OBJECTS, column_of, is_number
 from envfleet.engine.rules.spaces import Array
 
 
@@ -118,7 +118,7 @@ def _pack_floats(entries: Sequence[tuple[int, dict[str, Any]]]) -> FloatBlock | 
     first = entries[0][1]
     keys, kinds = tuple(first), tuple(map(type, first.values()))
     size = len(keys)
-    if size < 2 or not _FLOATS.issuperset(kinds) or "final_obs" in keys:
+    if size < 2 or not _FLOATS.issuperset(kinds) or not set(keys).isdisjoint(OBJECTS):
         return None  # itemgetter has no tuple for one key
     get = itemgetter(*keys)
     try:
@@ -146,7 +146,7 @@ def _pack_group(keys: tuple[str, ...], group: list[tuple[int, dict[str, Any]]]) 
     native = []
     for key, values in zip(keys, rows, strict=False):
         kinds = set(map(type, values))
-        plain = len(kinds) == 1 and key != "final_obs"
+        plain = len(kinds) == 1 and key not in OBJECTS
         packed = _pack(kinds, values) if plain else None
         columns[key] = list(values) if packed is None else packed
         if packed is not None and kinds <= _NATIVE:

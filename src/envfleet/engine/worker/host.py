@@ -20,6 +20,10 @@ from envfleet.engine.rules.spaces import Structure
 
 EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 
+KEEPS_FINAL_FRAME = "keeps_final_frame"
+"""An attribute of envs: where ``set_attr`` has set it and same-step autoreset hides the frame that
+an episode ends with, ``info["final_frame"]`` has it."""
+
 _NOTHING = object()
 """In place of the observation of an env that raised, or was cut off: its row stays as it is."""
 
@@ -245,7 +249,8 @@ class EnvHost:
                         else:
                             self._due[i] = next_step
                         if not all_infos:
-                            kept = _checked_info(info) if self._final_infos else {}
+                            frame = {k: info[k] for k in ("final_frame",) if k in info}
+                            kept = _checked_info(info) if self._final_infos else frame
                             outcome.infos.append((self.first + i, kept))
                 if info and all_infos:
                     outcome.infos.append((self.first + len(rewards), _checked_info(info)))
@@ -349,9 +354,11 @@ class EnvHost:
         self._final_writer.write(i, observation)
         if self._has_loose:
             self._keep_final(i, self._final_writer.loose[i], outcome)
-        final_info = _own_copy(_checked_info(info))
+        final: dict[str, Any] = {"final_info": _own_copy(_checked_info(info))}
+        if getattr(self.envs[i], KEEPS_FINAL_FRAME, False):
+            final["final_frame"] = self.envs[i].render()
         observation, reset_info = self._autoreset(i)
-        return observation, {"final_info": final_info, **_checked_info(reset_info)}
+        return observation, {**final, **_checked_info(reset_info)}
 
     def _with_loose(self, outcome: Outcome) -> Outcome:
         if self._has_loose:

@@ -1,0 +1,107 @@
+"""The encoder's process: reads frames from its standard input, writes films, says what it has done.
+
+It outlives an interrupted program by as long as it takes to complete its films: Ctrl-C does not
+reach it, and the end of its input, for whatever reason, is the end of the films it has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from envfleet.record.overlay import prepare
+from envfleet.record.writers import Frame, Writer, open_writer
+
+
+@dataclass(frozen=True)
+class Begin:
+    """A film begins; further messages name it by its number."""
+
+    film: int
+    path: str
+    fps: float
+    scale: float
+
+
+@dataclass(frozen=True)
+class Show:
+    """A frame of a film, at the time of its number."""
+
+    film: int
+    number: int
+    frame: Frame
+    text: str
+
+
+@dataclass(frozen=True)
+class End:
+    """A film is complete."""
+
+    film: int
+
+
+Message = Begin | Show | End | None
+"""None is the last one."""
+
+
+def serve(frames: BinaryIO, answers: TextIO) -> int:
+    """Write films until there is nothing more to read; returns an exit code."""
+    films: dict[int, tuple[Writer, Begin]] = {}
+
+    def finish(film: int) -> None:
+        writer, begin = films.pop(film)
+        if writer.frames:
+            writer.close()
+            told = {"film": film, "path": begin.path, "frames": writer.frames}
+            print(json.dumps(told), file=answers, flush=True)
+        else:
+            writer.discard()
+
+    try:
+        while (message := _read(frames)) is not None:
+            match message:
+                case Begin():
+                    path = Path(message.path)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    films[message.film] = open_writer(path, message.fps), message
+                case Show():
+                    writer, begin = films[message.film]
+                    writer.add(message.number, prepare(message.frame, message.text, begin.scale))
+                case End():
+                    finish(message.film)
+        for film in list(films):
+            finish(film)
+    except Exception as error:  # noqa: BLE001 - a full disk, a codec: told, and recording is over
+        for writer, _ in films.values():
+            with contextlib.suppress(Exception):  # it is broken already
+                writer.discard()
+        told = {"problem": f"{type(error).__name__}: {error}"}
+        print(json.dumps(told), file=answers, flush=True)
+        return 1
+    return 0
+
+
+def _read(frames: BinaryIO) -> Message:
+    """The next message; None also where the program has ended in the middle of one."""
+    try:
+        message: Message = pickle.load(frames)
+    except (EOFError, pickle.UnpicklingError, OSError):
+        return None
+    return message
+
+
+def main() -> int:
+    """Serve the program that started this process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the input ends with the program
+    return serve(sys.stdin.buffer, sys.stdout)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

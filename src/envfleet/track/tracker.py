@@ -1,0 +1,61 @@
+"""Tracker: what the library asks of whoever keeps metrics and films."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, Self
+
+
+class Tracker(Protocol):
+    """Keeps the metrics and films of one run."""
+
+    project: str | None
+    run: str | None
+    """Names, where there are any: films go to ``renders/<project>/<run>``."""
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Numbers that belong to a step; steps do not fall."""
+
+    def film(self, path: Path, step: int) -> None:
+        """A film is complete in this file."""
+
+    def close(self) -> None:
+        """Nothing more will come."""
+
+
+class Trackers:
+    """Several trackers as one; the first one with names gives its own."""
+
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self._trackers = list(trackers)
+        named = [tracker for tracker in self._trackers if tracker.project and tracker.run]
+        self.project = named[0].project if named else None
+        self.run = named[0].run if named else None
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Tell all."""
+        for tracker in self._trackers:
+            tracker.log(metrics, step)
+
+    def film(self, path: Path, step: int) -> None:
+        """Tell all."""
+        for tracker in self._trackers:
+            tracker.film(path, step)
+
+    def close(self) -> None:
+        """Close all, also when some raise; then the first error is raised."""
+        errors = []
+        for tracker in self._trackers:
+            try:
+                tracker.close()
+            except Exception as error:  # noqa: BLE001 - told below
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

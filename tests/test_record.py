@@ -1,0 +1,490 @@
+"""Films: opened again and looked at; and nothing that happens to the encoder stops training."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+
+import av
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from PIL import Image
+
+import envfleet
+from envfleet import Collector, Recorder, record_agent
+from envfleet.record.grid import tile
+from envfleet.record.timing import GifClock, gif_stride
+from envfleet.record.writers import GifWriter, open_writer
+from test_rollout import ENGINES
+
+
+class Screen(gym.Env):
+    """Shows its step in red and its episode in green; counts how often it was looked at."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012
+    observation_space = spaces.Box(0, np.inf, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, length=3, size=(40, 60), render_mode="rgb_array"):
+        self.length, self.size, self.render_mode = length, size, render_mode
+        self.t = self.renders = 0
+        self.episode = -1
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        self.episode += 1
+        return np.array([self.episode, 0], dtype=np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        observation = np.array([self.episode, self.t], dtype=np.float32)
+        return observation, 1.25, self.t >= self.length, False, {}
+
+    def render(self):
+        self.renders += 1
+        frame = np.zeros((*self.size, 3), dtype=np.uint8)
+        frame[..., 0] = min(255, 20 * self.t)
+        frame[..., 1] = min(255, 40 * self.episode)
+        return frame
+
+
+class Coin:
+    """Samples its actions."""
+
+    def act(self, observations, deterministic=False):
+        count = len(observations)
+        actions = torch.zeros(count) if deterministic else torch.randint(0, 2, (count,))
+        return actions.long(), torch.zeros(count), torch.zeros(count)
+
+
+def fleet(engine="serial", count=2, mode="NextStep", **kwargs):
+    return ENGINES[engine]([partial(Screen, **kwargs)] * count, autoreset_mode=mode)
+
+
+def frames_of(path):
+    """Every frame of a film, as RGB, and how long each is shown, in milliseconds."""
+    if path.suffix == ".mp4":
+        with av.open(str(path)) as film:
+            frames = list(film.decode(video=0))
+        ends = [float(f.time) for f in frames[1:]]
+        shown = [1000 * (b - float(a.time)) for a, b in zip(frames, ends, strict=False)]
+        return [frame.to_ndarray(format="rgb24") for frame in frames], shown
+    with Image.open(path) as film:
+        assert film.info["loop"] == 0
+        frames, shown = [], []
+        for i in range(film.n_frames):
+            film.seek(i)
+            frames.append(np.asarray(film.convert("RGB")))
+            shown.append(film.info["duration"])
+    return frames, shown
+
+
+def steps_shown(path):
+    """Of each frame the step that it shows, and the film's episode."""
+    frames, _ = frames_of(path)
+    middle = [frame[frame.shape[0] * 3 // 4, frame.shape[1] // 2] for frame in frames]
+    return [round(int(m[0]) / 20) for m in middle], round(int(middle[0][1]) / 40)
+
+
+def films_in(folder):
+    return sorted(folder.glob("render_*"), key=lambda path: int(path.stem.split("_")[1]))
+
+
+# What is in a film
+
+
+@pytest.mark.parametrize("suffix", ["gif", "mp4"])
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("engine", ["serial", "process", "caller"])
+def test_a_film_is_a_whole_episode_with_its_last_frame(tmp_path, engine, mode, suffix):
+    recorder = Recorder(tmp_path, every_episodes=2, format=suffix, overlay=False)
+    with Collector(fleet(engine, mode=mode), Coin(), 4, recorder=recorder) as collector:
+        for _ in range(3):
+            collector.collect()
+    films = films_in(tmp_path)
+    assert [steps_shown(path) for path in films[:2]] == [([0, 1, 2, 3], 0), ([0, 1, 2, 3], 2)]
+    assert {path.suffix for path in films} == {f".{suffix}"}
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "shown"),
+    [("NextStep", [0, 1, 2, 3]), ("SameStep", [0, 1, 2]), ("Disabled", [0, 1, 2, 3])],
+)
+def test_other_engines_are_filmed_as_far_as_they_show(tmp_path, mode, shown):
+    envs = SyncVectorEnv([Screen] * 2, autoreset_mode=mode)
+    recorder = Recorder(tmp_path, env_ids=[1], overlay=False)
+    with Collector(envs, Coin(), 8, recorder=recorder) as collector:
+        collector.collect()
+    assert steps_shown(films_in(tmp_path)[0]) == (shown, 0)
+
+
+@pytest.mark.parametrize("infos", ["all", "final", "none"])
+def test_the_last_frame_does_not_depend_on_which_infos_travel(tmp_path, infos):
+    envs = envfleet.ProcessVectorEnv(
+        [Screen] * 2, workers=2, context="fork", autoreset_mode="SameStep", infos=infos
+    )
+    with Collector(envs, Coin(), 5, recorder=Recorder(tmp_path, overlay=False)) as collector:
+        collector.collect()
+    assert steps_shown(films_in(tmp_path)[0]) == ([0, 1, 2, 3], 0)
+
+
+def test_only_filmed_envs_render_and_only_while_they_are_filmed(tmp_path):
+    recorder = Recorder(tmp_path, env_ids=[2])
+    with Collector(fleet(count=3), Coin(), 40, recorder=recorder) as collector:
+        collector.collect()
+        assert collector.envs.get_attr("renders") == (0, 0, 4)
+
+
+def test_the_return_is_drawn_on_the_frames(tmp_path):
+    for overlay in (False, True):
+        folder = tmp_path / str(overlay)
+        envs = fleet(size=(200, 300))
+        recorder = Recorder(folder, overlay=overlay)
+        with Collector(envs, Coin(), 4, recorder=recorder) as collector:
+            collector.collect()
+        frames, _ = frames_of(films_in(folder)[0])
+        texts = [(f[:30, :150, 1] > 150).sum() for f in frames]
+        assert all(count > 50 for count in texts) if overlay else not any(texts)
+    # Another return looks different, below the word.
+    assert not np.array_equal(frames[0][:30, :150, 1], frames[1][:30, :150, 1])
+
+
+def test_films_can_be_smaller_and_shorter(tmp_path):
+    recorder = Recorder(tmp_path, scale=0.5, frame_skip=2, max_frames=4, overlay=False)
+    with Collector(fleet(length=12), Coin(), 20, recorder=recorder) as collector:
+        collector.collect()
+    frames, shown = frames_of(films_in(tmp_path)[0])
+    assert frames[0].shape == (20, 30, 3)
+    assert steps_shown(films_in(tmp_path)[0])[0] == [0, 2, 4, 6]
+    assert shown[:3] == [40, 40, 40]  # as fast as life: 50 steps per second
+
+
+def test_odd_sizes_become_even_in_an_mp4(tmp_path):
+    recorder = Recorder(tmp_path, format="mp4")
+    with Collector(fleet(size=(41, 59)), Coin(), 4, recorder=recorder) as collector:
+        collector.collect()
+    assert frames_of(films_in(tmp_path)[0])[0][0].shape == (42, 60, 3)
+
+
+# When
+
+
+def test_every_steps_counts_the_steps_of_the_fleet(tmp_path):
+    recorder = Recorder(tmp_path, every_steps=20, overlay=False)
+    with Collector(fleet(mode="SameStep"), Coin(), 40, recorder=recorder) as collector:
+        collector.collect()  # 80 steps, episodes of 3
+    # The steps 20, 40, ... are in the 10th, 20th, ... step of each env.
+    episodes = [steps_shown(path)[1] for path in films_in(tmp_path)]
+    assert episodes[:2] == [0, 4]
+    assert len(episodes) == 4  # the one for step 80 would begin after it
+
+
+def test_recording_can_be_off(tmp_path):
+    recorder = Recorder(tmp_path / "films", every_steps=0)
+    with Collector(fleet(), Coin(), 20, recorder=recorder) as collector:
+        collector.collect()
+        assert collector.envs.get_attr("renders") == (0, 0)
+    assert not (tmp_path / "films").exists()
+
+
+def test_films_are_numbered_on_and_none_is_overwritten(tmp_path):
+    for _ in range(2):
+        recorder = Recorder(tmp_path, env_ids=[0, 1])
+        with Collector(fleet(), Coin(), 4, recorder=recorder) as collector:
+            collector.collect()
+    assert [path.name for path in films_in(tmp_path)] == [f"render_{i}.gif" for i in range(4)]
+
+
+class Names:
+    project, run = "games", "first"
+
+    def __init__(self):
+        self.films = []
+
+    def film(self, path, step):
+        self.films.append((path, step, path.exists()))
+
+
+def test_a_tracker_names_the_folder_and_is_told_of_films(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tracker = Names()
+    recorder = Recorder(every_steps=10, tracker=tracker)
+    with Collector(fleet(), Coin(), 12, recorder=recorder) as collector:
+        collector.collect()
+    paths = [path for path, _, exists in tracker.films if exists]
+    assert paths == films_in(Path("renders/games/first"))
+    assert [step for _, step, _ in tracker.films][:2] == [0, 12]
+    assert Recorder().folder == Path("renders/misc")
+
+
+@pytest.mark.parametrize("suffix", ["gif", "mp4"])
+def test_the_default_speed_is_the_envs_own(tmp_path, suffix):
+    with Collector(fleet(), Coin(), 4, recorder=Recorder(tmp_path, format=suffix)) as collector:
+        collector.collect()
+    _, shown = frames_of(films_in(tmp_path)[0])
+    assert shown[:3] == pytest.approx([20, 20, 20])
+
+
+@pytest.mark.parametrize("fps", [20, 24, 30, 50, 60, 125])
+def test_a_gif_is_as_fast_as_it_should_be_on_average(tmp_path, fps):
+    writer = GifWriter(tmp_path / "film.gif", fps)
+    count = 151
+    for i in range(count):
+        writer.add(i, np.full((8, 8, 3), i, dtype=np.uint8))
+    writer.close()
+    frames, shown = frames_of(tmp_path / "film.gif")
+    assert min(shown) >= 20
+    assert frames[-1][0, 0, 0] == pytest.approx(count - 1, abs=4)  # the last one is never skipped
+    stride = gif_stride(fps)
+    assert len(frames) == (count - 1) // stride + 1 + ((count - 1) % stride > 0)
+    assert sum(shown[:-1]) == pytest.approx(1000 * (count - 1) / fps, abs=25)
+
+
+def test_delays_catch_up_with_the_clock():
+    clock = GifClock(30)
+    assert [clock.delay(i) for i in range(1, 7)] == [3, 4, 3, 3, 4, 3]
+    with pytest.raises(ValueError, match="fps must be above 0"):
+        GifClock(0)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"every_steps": -1}, "every_steps must be 0 or more"),
+        ({"every_episodes": 0}, "every_episodes must be at least 1"),
+        ({"max_frames": 0}, "max_frames must be at least 1"),
+        ({"fps": 0}, "fps must be above 0"),
+        ({"scale": 0}, "scale must be above 0"),
+        ({"frame_skip": 0}, "frame_skip must be at least 1"),
+        ({"format": "avi"}, "format must be 'gif' or 'mp4'"),
+        ({"env_ids": ()}, "env_ids must be at least one env"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options, text):
+    with pytest.raises(ValueError, match=text):
+        Recorder(**options)
+
+
+def test_what_does_not_render_is_refused_before_anything_runs(tmp_path):
+    with fleet(render_mode=None) as envs:
+        with pytest.raises(ValueError, match="render_mode='rgb_array'"):
+            Collector(envs, Coin(), 4, recorder=Recorder(tmp_path))
+        with pytest.raises(ValueError, match="render_mode='rgb_array'"):
+            record_agent(Coin(), envs, steps=3)
+        assert envs.get_attr("episode") == (-1, -1)
+    with fleet() as envs, pytest.raises(ValueError, match=r"env_ids \[2\] are not among"):
+        Collector(envs, Coin(), 4, recorder=Recorder(tmp_path, env_ids=[2]))
+
+
+# The encoder in trouble
+
+
+def wait_until(true, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def test_training_does_not_wait_for_a_stopped_encoder(tmp_path, caplog):
+    envs = fleet(count=1, length=1500, size=(500, 500))
+    recorder = Recorder(tmp_path, overlay=False, scale=0.1)
+    with Collector(envs, Coin(), 10, recorder=recorder) as collector:
+        collector.collect()
+        os.kill(recorder._feed.process.pid, signal.SIGSTOP)
+        try:
+            for _ in range(100):
+                collector.collect()
+            assert collector.total_steps == 1010
+            assert recorder._feed._bytes <= 256 * 2**20  # not a gigabyte
+        finally:
+            os.kill(recorder._feed.process.pid, signal.SIGCONT)
+        with caplog.at_level(logging.WARNING, "envfleet"):
+            collector.close()
+    assert "which were dropped" in caplog.text
+    frames, _ = frames_of(films_in(tmp_path)[0])
+    assert 300 < len(frames) < 1000
+    # What is there is shown at its time.
+    assert steps_shown(films_in(tmp_path)[0])[0][:12] == list(range(12))
+
+
+def test_a_full_disk_is_one_warning_and_training_goes_on(tmp_path):
+    (tmp_path / ".render_0.unfinished.gif").symlink_to("/dev/full")
+    recorder = Recorder(tmp_path, every_episodes=1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with Collector(fleet(size=(300, 300)), Coin(), 4, recorder=recorder) as collector:
+            collector.collect()
+            wait_until(lambda: recorder._feed.problem)
+            for _ in range(5):
+                assert collector.collect().valid.any()
+    told = [str(w.message) for w in caught if "recording has stopped" in str(w.message)]
+    assert len(told) == 1
+    assert "No space left on device" in told[0]
+    assert not films_in(tmp_path)
+
+
+def test_an_encoder_that_dies_is_one_warning_and_training_goes_on(tmp_path):
+    recorder = Recorder(tmp_path, every_episodes=1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with Collector(fleet(), Coin(), 4, recorder=recorder) as collector:
+            collector.collect()
+            recorder._feed.process.kill()
+            recorder._feed.process.wait()
+            for _ in range(5):
+                collector.collect()
+            assert not recorder.is_on
+    assert sum("recording has stopped" in str(w.message) for w in caught) == 1
+
+
+PROGRAM = """
+import sys, time
+sys.path.insert(0, {tests!r})
+from test_record import Coin, Screen
+import envfleet
+envs = envfleet.ProcessVectorEnv([Screen] * 2, workers=2, context="fork")
+envs.close()
+envs = envfleet.ProcessVectorEnv([lambda: Screen(length=10**9)] * 2, workers=2, context="fork")
+recorder = envfleet.Recorder({folder!r}, max_frames=None, format={suffix!r})
+collector = envfleet.Collector(envs, Coin(), 10, recorder=recorder)
+told = False
+while True:
+    collector.collect()
+    if collector.total_steps >= 200 and not recorder._feed._bytes and not told:
+        told = not print("running", flush=True)
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("suffix", ["gif", "mp4"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGKILL"])
+def test_a_program_that_is_ended_leaves_a_film_that_plays(tmp_path, name, suffix):
+    program = PROGRAM.format(tests=str(Path(__file__).parent), folder=str(tmp_path), suffix=suffix)
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout.readline() == "running\n"
+    # As a terminal does with Ctrl-C: to everybody in the foreground.
+    os.killpg(process.pid, getattr(signal, name))
+    process.wait(20)
+    process.stdout.close()
+    wait_until(lambda: films_in(tmp_path))
+    assert len(frames_of(films_in(tmp_path)[0])[0]) > 50
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_replaced_worker_ends_the_film_of_its_env(tmp_path):
+    envs = envfleet.ProcessVectorEnv(
+        [partial(Screen, length=9)] * 2,
+        workers=2,
+        context="fork",
+        on_failure="restart",
+        autoreset_mode="SameStep",
+    )
+    recorder = Recorder(tmp_path, every_episodes=1, overlay=False)
+    with Collector(envs, Coin(), 4, recorder=recorder) as collector:
+        collector.collect()
+        os.kill(envs.processes[0].pid, signal.SIGKILL)
+        for _ in range(6):
+            collector.collect()
+    films = [steps_shown(path)[0] for path in films_in(tmp_path)]
+    assert films[0] == list(range(5))
+    assert films[1] == list(range(10))  # the new worker keeps last frames too
+
+
+# record_agent
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("suffix", ["gif", "mp4"])
+def test_an_agent_is_filmed_in_the_whole_fleet(tmp_path, suffix, mode):
+    fns = [partial(Screen, length) for length in (2, 5, 3)]
+    with envfleet.SerialVectorEnv(fns, autoreset_mode=mode) as envs:
+        path = record_agent(
+            Coin(), envs, episodes=1, path=tmp_path / f"film.{suffix}", overlay=False
+        )
+    frames, _ = frames_of(path)
+    assert frames[0].shape == (80, 120, 3)  # two by two
+    last = frames[-1]
+    shown = [int(last[y, x, 0]) / 20 for y, x in ((20, 30), (20, 90), (60, 30))]
+    assert [round(s) for s in shown] == [2, 5, 3]  # each stands at its end
+    assert len(frames) == 6
+
+
+def test_frames_can_be_had_as_they_are():
+    with fleet(count=3) as envs:
+        frames = record_agent(Coin(), envs, steps=5, render_every=2, grid=False, overlay=False)
+    assert [len(each) for each in frames] == [4, 4, 4]  # steps 0, 2, 4, and the last one
+    assert [round(frame[0, 0, 0] / 20) for frame in frames[0]] == [0, 2, 0, 1]
+
+
+def test_filming_leaves_no_trace_in_training(tmp_path):
+    class Module(torch.nn.Module, Coin):
+        pass
+
+    agent = Module()
+    state = torch.get_rng_state()
+    with fleet() as envs:
+        record_agent(agent, envs, steps=5, path=tmp_path / "film.gif")
+        record_agent(agent, envs, steps=5, path=tmp_path / "film.gif", deterministic=True)
+    assert torch.equal(state, torch.get_rng_state())
+    assert agent.training
+
+
+def test_a_bar_shows_how_far_it_is(tmp_path, capsys):
+    with fleet() as envs:
+        record_agent(Coin(), envs, steps=7, path=tmp_path / "film.gif", progress=True)
+    assert "7/7" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"steps": 3, "episodes": 1},
+        {"steps": 0},
+        {"episodes": 0},
+        {"steps": 3, "render_every": 0},
+    ],
+)
+def test_how_long_to_film_must_be_said_once(options):
+    with fleet() as envs, pytest.raises(ValueError, match="either steps or episodes"):
+        record_agent(Coin(), envs, **options)
+
+
+def test_a_film_has_an_ending_that_is_known(tmp_path):
+    with fleet() as envs, pytest.raises(ValueError, match=r"a \.gif or \.mp4 file"):
+        record_agent(Coin(), envs, steps=3, path=tmp_path / "film.avi")
+    with pytest.raises(ValueError, match=r"a \.gif or \.mp4 file"):
+        open_writer(tmp_path / "film.avi", 30)
+    assert not list(tmp_path.iterdir())
+
+
+def test_frames_of_a_grid_may_differ_in_size():
+    picture = tile([np.full((2 + i, 3, 3), i + 1, dtype=np.uint8) for i in range(3)])
+    assert picture.shape == (8, 6, 3)
+    corners = [picture[y, x, 0] for y, x in itertools.product((0, 4), (0, 3))]
+    assert corners == [1, 2, 3, 0]
