@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from functools import partial
 
 import gymnasium as gym
@@ -87,6 +89,60 @@ def test_what_is_trained_is_as_before(deterministic, seed):
     assert all(torch.equal(buffers[k], v) for k, v in agent.state_dict().items())
     assert agent.norm.training
     assert not agent.frozen.training
+
+
+def test_agents_that_are_no_modules_are_as_before_too():
+    class Holder:
+        def __init__(self):
+            self.norm = torch.nn.BatchNorm1d(3)
+            self.torch_random = torch.Generator().manual_seed(1)
+            self.numpy_random = np.random.default_rng(1)
+
+        def act(self, observations):
+            values = self.norm(observations).sum(1)
+            draw = torch.rand(len(values), generator=self.torch_random)
+            draw += torch.from_numpy(self.numpy_random.random(len(values)))
+            return (4 * draw).long() % 2, values, values
+
+    agent = Holder()
+    returns = []
+    for _ in range(2):
+        with fleet() as envs:
+            returns.append(evaluate(agent, envs, 4, deterministic=False, seed=3).returns.tolist())
+    assert returns[0] == returns[1]
+    assert agent.norm.running_mean.tolist() == [0.0] * 3
+    assert agent.norm.training
+    assert agent.torch_random.initial_seed() == 1
+    assert agent.numpy_random.random() == np.random.default_rng(1).random()
+
+
+def test_replaced_workers_are_no_episodes():
+    class KillOnce(Formula):
+        asked = 0
+
+        def act(self, observations, deterministic=False):
+            self.asked += 1
+            if self.asked == 3:
+                os.kill(envs.processes[0].pid, signal.SIGKILL)
+            return super().act(observations)
+
+    fns = [partial(ScriptedEnv, [(5, "term")], i) for i in range(2)]
+    envs = envfleet.ProcessVectorEnv(fns, workers=2, context="fork", on_failure="restart")
+    with envs:
+        assert evaluate(KillOnce(), envs, 4).lengths.tolist() == [5] * 4
+
+
+def test_actions_that_the_space_does_not_have_are_refused():
+    class Wild:
+        def __init__(self, actions):
+            self.actions = actions
+
+        def act(self, observations, deterministic=False):
+            return self.actions, torch.zeros(3), torch.zeros(3)
+
+    for actions in (torch.full((3,), 7), torch.zeros(3), torch.zeros(2, dtype=torch.long)):
+        with fleet() as envs, pytest.raises((ValueError, TypeError), match="agent's actions"):
+            evaluate(Wild(actions), envs, 2)
 
 
 def test_a_seed_decides_everything():

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics
+from gymnasium.wrappers.vector import DictInfoToList, TransformReward
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorStatistics
 
 import envfleet
@@ -297,6 +298,42 @@ def test_sums_are_of_double_precision():
 # A worker that is replaced
 
 
+@pytest.mark.parametrize("source", ["own", "info"])
+@pytest.mark.parametrize("mode", MODES)
+def test_restarts_in_every_mode_leave_only_true_transitions_and_episodes(mode, source):
+    class KillOnce(Formula):
+        steps = 0
+
+        def act(self, observations, deterministic=False):
+            self.steps += 1
+            if self.steps == 9:
+                os.kill(envs.processes[0].pid, signal.SIGKILL)
+            return super().act(observations)
+
+    def make(index):
+        return RecordEpisodeStatistics(ScriptedEnv([(5, "trunc")], index))
+
+    envs = envfleet.ProcessVectorEnv(
+        [partial(make, index) for index in range(4)],
+        workers=2,
+        context="fork",
+        on_failure="restart",
+        autoreset_mode=mode,
+    )
+    with Collector(envs, KillOnce(), 20, episodes=source) as collector:
+        rollout = collector.collect()
+        found = collector.statistics.episodes
+    assert {episode.length for episode in found} == {5}
+    cut = (~rollout.valid & rollout.truncated).nonzero().tolist()
+    assert cut == [[8, 0], [8, 1]]
+    assert rollout.final_observations[:, 2].unique().tolist() == [5.0]
+    for t, env in rollout.valid.nonzero().tolist():
+        ended = rollout.terminated[t, env] or rollout.truncated[t, env]
+        if not ended and t + 1 < 20:
+            before, after = rollout.observations[t, env], rollout.observations[t + 1, env]
+            assert (after - before).tolist() == [0, 0, 1]
+
+
 def test_the_row_of_a_replaced_worker_is_no_transition_and_nothing_flows_over_it():
     class KillOnce(Formula):
         steps = 0
@@ -325,26 +362,28 @@ def test_the_row_of_a_replaced_worker_is_no_transition_and_nothing_flows_over_it
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_after_an_error_of_the_agent_one_goes_on_where_the_envs_are(mode):
+@pytest.mark.parametrize("moment", [4, 5, 7])
+def test_after_an_error_of_the_agent_everything_begins_anew(mode, moment):
     class Moody(Formula):
         asked = 0
 
         def act(self, observations, deterministic=False):
             self.asked += 1
-            if self.asked == 7:  # just after the end of an episode
+            if self.asked == moment:
                 raise RuntimeError("moody")
             return super().act(observations)
 
-    script = [(2, "term"), (4, "trunc")] if mode == AutoresetMode.NEXT_STEP else [(6, "term")]
-    with Collector(fleet(script=script, mode=mode), Moody(), 12) as collector:
+    with Collector(fleet(script=[(3, "term")], mode=mode), Moody(), 3) as collector:
         with pytest.raises(RuntimeError, match="moody"):
-            collector.collect()
-        assert collector.total_steps == 0
-        found = rows_of(collector.collect(), 1)
-    begun = reference(script, 1, 18, mode)
-    done_before = 5 if mode == AutoresetMode.NEXT_STEP else 6
-    for one, other in zip(found, begun[done_before:], strict=True):
-        assert one["observation"] == other["observation"]
+            [collector.collect() for _ in range(3)]
+        known = collector.statistics.count
+        with pytest.raises(ValueError, match="all envs must be reset now"):
+            collector.reset(options={"reset_mask": np.array([True, False, False])})
+        rollout = collector.collect()
+        assert rollout.valid.all()
+        assert rollout.observations[:, :, 2].T.tolist() == [[0.0, 1.0, 2.0]] * 3
+        assert collector.statistics.count == known + 3
+        assert {episode.length for episode in collector.statistics.episodes} == {3}
 
 
 def test_after_an_error_of_an_env_one_resets_and_goes_on():
@@ -354,8 +393,9 @@ def test_after_an_error_of_an_env_one_resets_and_goes_on():
         collector.collect()
         with pytest.raises(Exception, match="planned"):
             collector.collect()
-        collector.reset()
-        assert collector.collect().valid.all()
+        rollout = collector.collect()
+        assert rollout.valid.all()
+        assert rollout.observations[0, :, 1].tolist() == [0.0, 0.0]  # from a reset on
 
 
 # Actions
@@ -418,6 +458,11 @@ class Keeper(gym.Env):
         (spaces.Box(-1, 1, (1,)), torch.tensor([[0.5], [-7.0]]), [[0.5], [-1.0]]),
         (spaces.Box(-1, 1, (2,), np.float64), torch.tensor([[0.5, 2.0]] * 2), [[0.5, 1.0]] * 2),
         (spaces.Box(-np.inf, np.inf, (1,)), torch.tensor([[50.0], [-7.0]]), [[50.0], [-7.0]]),
+        (
+            spaces.Box(np.float32([-1, -9]), np.float32([2, 0])),
+            torch.tensor([[5.0, 5.0], [-5.0, -5.0]]),
+            [[2.0, 0.0], [-1.0, -5.0]],
+        ),
     ],
     ids=str,
 )
@@ -548,9 +593,50 @@ def test_the_agent_is_asked_without_gradients():
     assert torch.is_grad_enabled()
 
 
+class Camera(ScriptedEnv):
+    """Nested observations with an image, which is that of the step."""
+
+    observation_space = NESTED
+
+    def _observe(self):
+        image = np.zeros((8, 9, 3), dtype=np.uint8)
+        image[..., 1] = self.t
+        return {"image": image, "rest": (self.episode % 4, np.full(2, self.t))}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_final_observations_are_nested_and_turned_like_the_others(engine, mode):
+    envs = ENGINES[engine]([partial(Camera, [(3, "trunc")])] * 2, autoreset_mode=mode)
+    with Collector(envs, Constant(torch.zeros(2, dtype=torch.long)), 9) as collector:
+        rollout = collector.collect()
+    finals = rollout.final_observations
+    assert finals["image"].shape == (len(rollout.final_positions), 3, 8, 9)
+    assert finals["image"][:, 1].unique().tolist() == [3]
+    assert finals["rest"][1].unique().tolist() == [3.0]
+    assert finals["rest"][0].tolist()[:2] == [0, 0]
+    assert rollout.last_observations["image"].shape == (2, 3, 8, 9)
+
+
+def test_what_comes_next_is_in_memory_of_its_own():
+    with Collector(fleet(script=SCRIPTS["never"]), Formula(), 2) as collector:
+        rollout = collector.collect()
+        last = rollout.last_observations.tolist()
+        collector.collect()
+    assert rollout.last_observations.tolist() == last
+
+
 # Bad agents and engines
 
 LONG = torch.zeros(3, dtype=torch.long)
+
+
+class Returning:
+    def __init__(self, answer):
+        self.answer = answer
+
+    def get_actions_and_values(self, observations, actions=None):
+        return self.answer
 
 
 @pytest.mark.parametrize(
@@ -563,7 +649,11 @@ LONG = torch.zeros(3, dtype=torch.long)
         (Constant(LONG, torch.tensor([0, np.nan, 0])), ValueError, r"log_probs of envs \[1\]"),
         (Constant(LONG, None, torch.tensor([0, 0, np.inf])), ValueError, r"values of envs \[2\]"),
         (Constant(LONG.float()), TypeError, "agent's actions have dtype torch.float32"),
-        (Constant(LONG + 2), ValueError, "actions are between 2 and 2, the space has 2"),
+        (Constant(LONG + 2), ValueError, "actions are between 2 and 2, the space has 0 to 1"),
+        (Constant(LONG, LONG), TypeError, "log_probs have dtype torch.int64, floats"),
+        (Constant(LONG, torch.zeros(3, dtype=torch.cfloat)), TypeError, "log_probs have dtype"),
+        (Returning(None), TypeError, "must return .* got a NoneType"),
+        (Returning((LONG, LONG)), TypeError, "must return .* got a tuple of 2"),
         (Constant(LONG, torch.zeros(3, device="meta")), ValueError, "log_probs are on device"),
         (Constant(LONG.numpy()), TypeError, "agent's actions must be a tensor, got ndarray"),
         (Constant(LONG, [0, 0, 0]), TypeError, "agent's log_probs must be a tensor, got list"),
@@ -575,6 +665,50 @@ def test_an_agent_that_answers_nonsense_is_told_what_is_wrong(agent, error, text
         with pytest.raises(error, match=text):
             Collector(envs, agent, 5).collect()
         assert envs.get_attr("t") == (0, 0, 0)  # no env has moved
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "text"),
+    [
+        (lambda o: torch.zeros(len(o), 1), ValueError, r"values have shape \(3, 1\)"),
+        (lambda o: np.zeros(len(o)), TypeError, "values must be a tensor, got ndarray"),
+        (lambda o: torch.full((len(o),), np.nan), ValueError, "values of envs .* are NaN"),
+    ],
+)
+def test_values_of_what_came_last_are_checked_too(values, error, text):
+    agent = Formula()
+    agent.get_values = values
+    with fleet() as envs, pytest.raises(error, match=text):
+        Collector(envs, agent, 2).collect()
+
+
+def test_an_answer_of_another_shape_is_refused_at_any_step():
+    class Shrinking(Formula):
+        asked = 0
+
+        def act(self, observations, deterministic=False):
+            self.asked += 1
+            actions, log_probs, values = super().act(observations)
+            return actions, log_probs, values if self.asked < 3 else values[:1]
+
+    with fleet() as envs, pytest.raises(ValueError, match=r"values have shape \(1,\)"):
+        Collector(envs, Shrinking(), 5).collect()
+
+
+def test_a_layer_called_act_is_no_method():
+    class Net(torch.nn.Module, SeedAgent):
+        def __init__(self):
+            super().__init__()
+            self.act = torch.nn.ReLU()
+
+    with Collector(fleet(), Net(), 2) as collector:
+        assert collector.collect().valid.all()
+
+
+def test_infos_in_a_list_are_refused():
+    envs = DictInfoToList(fleet(script=[(1, "term")], mode="SameStep"))
+    with Collector(envs, Formula(), 2) as collector, pytest.raises(TypeError, match="are a dict"):
+        collector.collect()
 
 
 def test_what_an_engine_does_at_an_end_must_be_known():
@@ -625,6 +759,59 @@ def test_rollouts_share_their_memory_unless_told_otherwise():
             second = collector.collect()
             assert (first.observations.data_ptr() == second.observations.data_ptr()) == reuse
             assert torch.equal(first.observations, before) != reuse
+
+
+@pytest.mark.parametrize("engine", ["serial", "process", "gymnasium"])
+def test_some_envs_can_be_reset_between_rollouts(engine):
+    envs = fleet(engine, script=[(3, "term"), (5, "term")], count=2)
+    with Collector(envs, Formula(), 3) as collector:
+        collector.collect()  # both have just ended
+        collector.reset(options={"reset_mask": np.array([False, True])})
+        rollout = collector.collect()
+        assert rollout.valid[0].tolist() == [False, True]
+        collector.collect()
+        collector.collect()
+        lengths = [(e.env, e.length) for e in collector.statistics.episodes]
+    assert lengths == [(0, 3), (1, 3), (1, 5), (0, 5), (1, 3)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_engines_that_share_their_memory_are_copied_from(mode):
+    envs = envfleet.ProcessVectorEnv(
+        [partial(ScriptedEnv, SCRIPTS["both"], index) for index in range(3)],
+        workers=2,
+        context="fork",
+        copy=False,
+        autoreset_mode=mode,
+    )
+    with Collector(envs, Formula(), 7) as collector:
+        rollout = collector.collect()
+        for env in range(3):
+            assert_rows(rows_of(rollout, env), reference(SCRIPTS["both"], env, 7, mode))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gymnasiums_own_processes_work_too(mode):
+    fns = [partial(ScriptedEnv, SCRIPTS["truncated"], index) for index in range(2)]
+    envs = AsyncVectorEnv(fns, autoreset_mode=mode, context="fork")
+    with Collector(envs, Formula(), 7) as collector:
+        rollout = collector.collect()
+        for env in range(2):
+            assert_rows(rows_of(rollout, env), reference(SCRIPTS["truncated"], env, 7, mode))
+
+
+def test_native_vector_envs_work_too():
+    envs = gym.make_vec("CartPole-v1", num_envs=4, vectorization_mode="vector_entry_point")
+    with Collector(envs, Constant(torch.zeros(4, dtype=torch.long)), 60, seed=1) as collector:
+        rollout = collector.collect()
+        assert rollout.episodes.n == len(rollout.final_positions) > 8
+        assert rollout.episodes.lengths.mean == rollout.episodes.returns.mean
+
+
+def test_an_explicit_first_reset_has_the_seed_too():
+    with Collector(envfleet.make("CartPole-v1", 2, backend="serial"), Formula(), 1, seed=7) as c:
+        c.reset()
+        assert c.envs.np_random_seed == (7, 8)
 
 
 def test_env_i_gets_the_seed_plus_i_at_the_first_reset_only():
@@ -689,6 +876,16 @@ def test_minibatches_have_every_transition_once():
         rollout.minibatches(0)
 
 
+def test_every_minibatch_has_gradients_of_its_own():
+    options = {"requires_grad_observations": True}
+    with Collector(fleet(), Formula(), 6, **options) as collector:
+        rollout = collector.collect()
+    for batch in rollout.minibatches(4):
+        (batch.observations**2).sum().backward()
+    kept = rollout.valid[..., None]
+    assert torch.equal(rollout.observations.grad, 2 * rollout.observations * kept)
+
+
 def test_a_rollout_moves_as_a_whole():
     envs = envfleet.SerialVectorEnv([partial(Keeper, observation_space=NESTED)] * 2)
     with Collector(envs, Constant(torch.zeros(2, dtype=torch.long)), 2) as collector:
@@ -717,13 +914,12 @@ def test_three_step_episodes_are_counted_right(wrapped, mode):
 
     envs = envfleet.SerialVectorEnv([make] * 2, autoreset_mode=mode)
     if wrapped == "vector":
-        if mode == AutoresetMode.DISABLED:
-            pytest.skip("Gymnasium's vector wrapper does not know masked resets")
         envs = VectorStatistics(envs)
     with Collector(envs, Formula(), 25, window=5) as collector:
         rollout = collector.collect()
         statistics = collector.statistics
-        assert collector._meter.source == ("own" if wrapped == "no" else "info")
+        loses_count = wrapped == "vector" and mode == AutoresetMode.DISABLED
+        assert collector._meter.source == ("own" if wrapped == "no" or loses_count else "info")
     expected = 2 * (25 // (4 if mode == AutoresetMode.NEXT_STEP else 3))
     assert rollout.episodes.n == statistics.count == expected
     assert {(e.episode_return, e.length) for e in statistics.rollout_episodes} == {(6.0, 3)}
@@ -745,6 +941,63 @@ def test_the_window_is_one_over_all_envs_and_the_best_is_remembered():
     assert {episode.env for episode in everything} == {0, 1, 2}
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_episodes_that_span_rollouts_have_their_whole_return(mode):
+    with Collector(fleet(script=[(5, "term")], mode=mode), Formula(), 3) as collector:
+        parts = [collector.collect() for _ in range(4)]
+        found = collector.statistics.episodes
+    assert [episode.length for episode in found] == [5] * len(found)
+    expected = sum(row["reward"] for row in reference([(5, "term")], 1, 5, mode)[:5])
+    assert next(e.episode_return for e in found if e.env == 1) == pytest.approx(expected)
+    assert sum(part.episodes.n for part in parts) == len(found) >= 3
+
+
+def test_an_episode_with_a_broken_reward_spoils_no_other():
+    class Broken(ScriptedEnv):
+        def step(self, action):
+            observation, _, *rest = super().step(action)
+            return observation, np.nan if self.episode == 1 else 0.1, *rest
+
+    envs = envfleet.SerialVectorEnv([partial(Broken, [(3, "term")])], autoreset_mode="SameStep")
+    with Collector(envs, Formula(), 20) as collector:
+        collector.collect()
+        returns = [episode.episode_return for episode in collector.statistics.episodes]
+    assert math.isnan(returns.pop(1))
+    assert set(returns) == {np.full(3, 0.1).sum()}
+
+
+def test_what_a_wrapper_pays_for_a_reset_is_no_reward():
+    paid = TransformReward(fleet(script=[(3, "term")], count=1), lambda rewards: rewards * 0 - 1.0)
+    with Collector(paid, Formula(), 12) as collector:
+        rollout = collector.collect()
+        returns = [episode.episode_return for episode in collector.statistics.episodes]
+    assert returns == [-3.0] * 3
+    assert rollout.total_return == -9.0
+
+
+@pytest.mark.parametrize("case", ["no infos", "outside", "other key"])
+def test_reports_that_never_come_are_not_waited_for(case, monkeypatch):
+    monkeypatch.setattr("envfleet.rollout.statistics.SILENT_ENDS", 5)
+
+    def make():
+        env = RecordEpisodeStatistics(ScriptedEnv(SCRIPTS["never"]))
+        return gym.wrappers.TimeLimit(env, 3)
+
+    if case == "no infos":
+        envs = envfleet.SerialVectorEnv([make], infos="none")
+    elif case == "outside":
+        envs = envfleet.SerialVectorEnv([make])
+    else:
+        envs = VectorStatistics(fleet(script=[(3, "term")]), stats_key="other")
+    with Collector(envs, Formula(), 40) as collector:
+        if case == "no infos":
+            assert collector.collect().episodes.n > 5
+            return
+        with pytest.warns(UserWarning, match="reported none"):
+            collector.collect()
+        assert collector.collect().episodes.n > 5
+
+
 def test_where_nothing_finished_there_are_no_numbers():
     with Collector(fleet(script=[(4, "term")]), Formula(), 2) as collector:
         assert collector.collect().episodes.n == 0
@@ -762,9 +1015,11 @@ def test_where_nothing_finished_there_are_no_numbers():
 def test_every_episode_is_a_row_of_the_file(tmp_path):
     path = tmp_path / "runs" / "episodes.csv"
     for _ in range(2):  # the second one appends
-        with Collector(fleet(script=[(2, "term")]), Formula(), 4, episodes_csv=path) as collector:
+        with Collector(fleet(script=[(2, "term")]), Formula(), 3, episodes_csv=path) as collector:
+            collector.collect()
             collector.collect()
             rows = list(csv.DictReader(path.read_text().splitlines()))  # while it is open
-    assert len(rows) == 2 * 3
+    assert len(rows) == 2 * 6
+    assert [row["total_steps"] for row in rows[:6]] == ["6"] * 3 + ["12"] * 3
     assert rows[0] == {"total_steps": "6", "env": "0", "return": rows[0]["return"], "length": "2"}
     assert float(rows[0]["return"]) == pytest.approx(3.0, abs=0.3)

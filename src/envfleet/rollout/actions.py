@@ -34,14 +34,16 @@ class ActionPort:
         ):
             self._bounds = space.low, space.high
         self._start: Any = None
-        self.counts: Any = None
-        """How many actions there are to choose from, per component; None where they are numbers."""
+        self.range: Any = None
+        """The lowest and the highest that an agent may choose; None where that is clipped."""
         if isinstance(space, spaces.Discrete):
-            self._start, self.counts = int(space.start), int(space.n)
+            self._start, self.range = int(space.start), (0, int(space.n) - 1)
         elif isinstance(space, spaces.MultiDiscrete):
-            self._start, self.counts = space.start, space.nvec
+            self._start, self.range = space.start, (0, space.nvec - 1)
         elif isinstance(space, spaces.MultiBinary):
-            self.counts = 2
+            self.range = 0, 1
+        elif isinstance(space, spaces.Box) and not self.continuous:
+            self.range, self._bounds = self._bounds, None
         if self._start is not None and not np.any(self._start):
             self._start = None
 

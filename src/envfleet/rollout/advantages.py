@@ -27,9 +27,7 @@ def estimate_advantages(
     nothing = torch.zeros((), dtype=values.dtype, device=values.device)
     bootstrap = torch.where(terminated, nothing, next_values)
     deltas = torch.where(valid, rewards + gamma * bootstrap - values, nothing)
-    onward = valid & ~done
-    onward[:-1] &= valid[1:]
-    decay = gamma * gae_lambda * onward
+    decay = gamma * gae_lambda * (valid & ~done)
     advantages = torch.empty_like(deltas)
     running = torch.zeros_like(deltas[0])
     for row, delta, factor in zip(

@@ -21,7 +21,8 @@ Answer = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 class Agent(Protocol):
     """Chooses actions and values observations, a batch at a time.
 
-    ``device`` (optional) says where it computes. An agent may also have
+    ``device`` (optional) says where it computes. It must not change the observations that it is
+    given: they are the rollout's own. An agent may also have
 
     - ``act(observations) -> (actions, log_probs, values)``: the same without entropy, preferred;
     - ``act(observations, deterministic=True)``: its best actions, for evaluation;
@@ -48,19 +49,25 @@ def acting(agent: Any) -> Callable[[Tree], Answer]:
     Raises:
         TypeError: the agent has neither ``act`` nor ``get_actions_and_values``.
     """
-    if callable(getattr(agent, "act", None)):
+    if _has(agent, "act"):
         return agent.act  # type: ignore[no-any-return]
-    if not callable(getattr(agent, "get_actions_and_values", None)):
+    if not _has(agent, "get_actions_and_values"):
         raise TypeError(
             f"a {type(agent).__name__} is no agent: it has neither act(observations) nor "
             "get_actions_and_values(observations, actions=None)."
         )
 
     def act(observations: Tree) -> Answer:
-        actions, log_probs, values, *_ = agent.get_actions_and_values(observations, actions=None)
-        return actions, log_probs, values
+        answer: Any = agent.get_actions_and_values(observations, actions=None)
+        return answer[:3] if isinstance(answer, tuple) and len(answer) > 3 else answer
 
     return act
+
+
+def _has(agent: Any, name: str) -> bool:
+    """Whether it has such a method; a layer of a network that is called so is none."""
+    method = getattr(agent, name, None)
+    return callable(method) and not isinstance(method, torch.nn.Module)
 
 
 def acting_best(agent: Any) -> Callable[[Tree], torch.Tensor]:
@@ -69,8 +76,8 @@ def acting_best(agent: Any) -> Callable[[Tree], torch.Tensor]:
     Raises:
         TypeError: the agent can only sample.
     """
-    act = getattr(agent, "act", None)
-    if not callable(act) or "deterministic" not in inspect.signature(act).parameters:
+    act: Any = getattr(agent, "act", None)
+    if not _has(agent, "act") or "deterministic" not in inspect.signature(act).parameters:
         raise TypeError(
             f"{type(agent).__name__} cannot act deterministically: give it "
             "act(observations, deterministic=False), or sample with deterministic=False."
@@ -80,7 +87,7 @@ def acting_best(agent: Any) -> Callable[[Tree], torch.Tensor]:
 
 def valuing(agent: Any) -> Callable[[Tree], torch.Tensor]:
     """The function that gives values."""
-    if callable(getattr(agent, "get_values", None)):
+    if _has(agent, "get_values"):
         return agent.get_values  # type: ignore[no-any-return]
     act = acting(agent)
     return lambda observations: act(observations)[2]
@@ -94,39 +101,52 @@ def check_answer(answer: Any, count: int, port: ActionPort, device: torch.device
     """
     if not isinstance(answer, tuple) or len(answer) != 3:
         raise TypeError(
-            f"the agent's act must return (actions, log_probs, values), got {_described(answer)}."
+            "the agent must return (actions, log_probs, values), and get_actions_and_values the "
+            f"entropy too; got {_described(answer)}."
         )
-    shapes = {"actions": (count, *port.shape), "log_probs": (count,), "values": (count,)}
-    for (name, shape), output in zip(shapes.items(), answer, strict=True):
-        if not isinstance(output, torch.Tensor):
-            raise TypeError(f"the agent's {name} must be a tensor, got {type(output).__name__}.")
-        if tuple(output.shape) != shape:
-            raise ValueError(
-                f"the agent's {name} have shape {tuple(output.shape)}, expected {shape}: one "
-                f"{'action' if name == 'actions' else 'number'} per env."
-            )
-        if output.device.type != device.type:
-            raise ValueError(
-                f"the agent's {name} are on device '{output.device}', the collector works on "
-                f"'{device}': move the agent, or pass device= to the collector."
-            )
-        if output.is_floating_point() and not bool(torch.isfinite(output).all()):
-            broken = torch.nonzero(~torch.isfinite(output.reshape(count, -1)).all(1)).flatten()
-            raise ValueError(
-                f"the agent's {name} of envs {broken.tolist()[:8]} are NaN or infinite."
-            )
-    actions = answer[0]
-    if not port.continuous and (actions.is_floating_point() or actions.is_complex()):
+    check_actions(answer[0], count, port, device)
+    check_numbers("log_probs", answer[1], count, device)
+    check_numbers("values", answer[2], count, device)
+
+
+def check_actions(actions: Any, count: int, port: ActionPort, device: torch.device) -> None:
+    """Refuse actions that the space does not have; continuous ones may be beyond its bounds."""
+    _check_tensor("actions", actions, (count, *port.shape), device)
+    if actions.is_complex() or (actions.is_floating_point() and not port.continuous):
         raise TypeError(
             f"the agent's actions have dtype {actions.dtype}, the action space has {port.dtype}."
         )
-    if port.counts is not None:
-        chosen = actions.cpu().numpy()
-        if ((chosen < 0) | (chosen >= port.counts)).any():
-            raise ValueError(
-                f"the agent's actions are between {chosen.min()} and {chosen.max()}, the space has "
-                f"{port.counts} to choose from, counted from 0."
-            )
+    chosen = actions.cpu().numpy()
+    if port.range is not None and ((chosen < port.range[0]) | (chosen > port.range[1])).any():
+        raise ValueError(
+            f"the agent's actions are between {chosen.min()} and {chosen.max()}, the space has "
+            f"{port.range[0]} to {port.range[1]} (agents count from 0)."
+        )
+
+
+def check_numbers(name: str, output: Any, count: int, device: torch.device) -> None:
+    """Refuse what is not one finite number per observation."""
+    _check_tensor(name, output, (count,), device)
+    if not output.is_floating_point():
+        raise TypeError(f"the agent's {name} have dtype {output.dtype}, floats are expected.")
+
+
+def _check_tensor(name: str, output: Any, shape: tuple[int, ...], device: torch.device) -> None:
+    if not isinstance(output, torch.Tensor):
+        raise TypeError(f"the agent's {name} must be a tensor, got {type(output).__name__}.")
+    if tuple(output.shape) != shape:
+        raise ValueError(
+            f"the agent's {name} have shape {tuple(output.shape)}, expected {shape}: one "
+            f"{'action' if name == 'actions' else 'number'} per env."
+        )
+    if output.device.type != device.type:
+        raise ValueError(
+            f"the agent's {name} are on device '{output.device}', the collector works on "
+            f"'{device}': move the agent, or pass device= to the collector."
+        )
+    if output.is_floating_point() and not bool(torch.isfinite(output).all()):
+        broken = torch.nonzero(~torch.isfinite(output.reshape(shape[0], -1)).all(1)).flatten()
+        raise ValueError(f"the agent's {name} of envs {broken.tolist()[:8]} are NaN or infinite.")
 
 
 def _described(answer: Any) -> str:
@@ -138,10 +158,20 @@ def _described(answer: Any) -> str:
 def untouched(agent: Any, seed: int | None = None) -> Iterator[None]:
     """Use an agent without a trace: no gradients, and modes and random states as before.
 
-    A module is in evaluation mode meanwhile, so that normalisers and dropout keep still. With a
-    seed, what it samples depends on that alone.
+    Modules, the agent itself or its attributes, are in evaluation mode meanwhile, so that
+    normalisers and dropout keep still. Random states are torch's, NumPy's and Python's own and
+    those of generators that are attributes of the agent. With a seed, what it samples depends on
+    that alone.
     """
-    modes = [(m, m.training) for m in agent.modules()] if hasattr(agent, "modules") else []
+    parts = [agent, *vars(agent).values()] if hasattr(agent, "__dict__") else [agent]
+    nets = [part for part in parts if isinstance(part, torch.nn.Module)]
+    modes = [(module, module.training) for net in nets for module in net.modules()]
+    torches = [(g, g.get_state()) for g in parts if isinstance(g, torch.Generator)]
+    numpies = [
+        (g.bit_generator, g.bit_generator.state)
+        for g in parts
+        if isinstance(g, np.random.Generator)
+    ]
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - agents may use it
     try:
         with torch.no_grad(), torch.random.fork_rng():
@@ -149,11 +179,19 @@ def untouched(agent: Any, seed: int | None = None) -> Iterator[None]:
                 torch.manual_seed(seed)
                 random.seed(seed)
                 np.random.seed(seed % 2**32)  # noqa: NPY002 - same
+                for generator, _ in torches:
+                    generator.manual_seed(seed)
+                for bits, _ in numpies:
+                    bits.state = type(bits)(seed).state
             for module, _ in modes:
                 module.training = False
             yield
     finally:
         for module, mode in modes:
             module.training = mode
+        for generator, state in torches:
+            generator.set_state(state)
+        for bits, kept in numpies:
+            bits.state = kept
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002 - same

@@ -30,10 +30,6 @@ class Batch:
     def __len__(self) -> int:
         return len(self.rewards)
 
-    def select(self, index: Any) -> Batch:
-        """Some of the rows."""
-        return Batch(*(_on_leaves(lambda leaf: leaf[index], part) for part in _parts(self)))
-
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
@@ -107,7 +103,16 @@ class Rollout:
         self, advantages: torch.Tensor | None = None, returns: torch.Tensor | None = None
     ) -> Batch:
         """The valid rows, ordered by time and then env; copies."""
-        kept = self.valid
+        return self._select(torch.nonzero(self.valid), advantages, returns)
+
+    def _select(
+        self,
+        positions: torch.Tensor,
+        advantages: torch.Tensor | None,
+        returns: torch.Tensor | None,
+    ) -> Batch:
+        """The rows at some (t, env)."""
+        t, env = positions.unbind(1)
         rows = (
             self.observations,
             self.actions,
@@ -119,7 +124,7 @@ class Rollout:
             advantages,
             returns,
         )
-        return Batch(*(_on_leaves(lambda leaf: leaf[kept], part) for part in rows))
+        return Batch(*(_on_leaves(lambda leaf: leaf[t, env], part) for part in rows))
 
     def minibatches(
         self,
@@ -136,15 +141,13 @@ class Rollout:
         """
         if size < 1:
             raise ValueError(f"size must be at least 1, got {size}")
-        return self._minibatches(size, generator, self.flatten(advantages, returns))
-
-    def _minibatches(
-        self, size: int, generator: torch.Generator | None, rows: Batch
-    ) -> Iterator[Batch]:
-        device = self.values.device
-        order = torch.randperm(len(rows), generator=generator).to(device)
-        for start in range(0, len(rows), size):
-            yield rows.select(order[start : start + size])
+        positions = torch.nonzero(self.valid)
+        order = torch.randperm(len(positions), generator=generator).to(positions.device)
+        # Each batch is taken from the rollout itself: gradients of observations are its own.
+        return (
+            self._select(positions[order[start : start + size]], advantages, returns)
+            for start in range(0, len(order), size)
+        )
 
     def to(self, device: torch.device | str) -> Rollout:
         """The same on another device; itself if it is there already."""
@@ -156,7 +159,7 @@ class Rollout:
         return replace(self, **dict(zip(names, moved, strict=True)))
 
 
-def _parts(whole: Rollout | Batch) -> list[Any]:
+def _parts(whole: Rollout) -> list[Any]:
     return [getattr(whole, field.name) for field in fields(whole)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -13,10 +14,18 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from envfleet.rollout.actions import ActionPort
-from envfleet.rollout.agent import Agent, acting, check_answer, device_of, valuing
+from envfleet.rollout.agent import (
+    Agent,
+    acting,
+    check_answer,
+    check_numbers,
+    device_of,
+    valuing,
+)
 from envfleet.rollout.buffer import Rollout
 from envfleet.rollout.nested import ChannelsFirst, ObservationFormat, Tree, tree_leaves, tree_map
 from envfleet.rollout.statistics import (
+    Episode,
     EpisodeFile,
     EpisodeMeter,
     EpisodeSource,
@@ -51,8 +60,8 @@ class Collector:
 
     Episodes go on from one rollout to the next; the first ``collect`` resets the fleet. The agent
     is asked without gradients, for all envs at once. A rollout's tensors are overwritten by the
-    next ``collect``, unless ``reuse=False``. A rollout that is broken off by an exception is lost;
-    the next one goes on from where the envs are, or from ``reset`` if one of them needs that.
+    next ``collect``, unless ``reuse=False``. A rollout that is broken off by an exception is lost,
+    and the next one begins with a reset.
 
     Args:
         envs: the fleet; ``close`` closes it.
@@ -95,7 +104,7 @@ class Collector:
         torch_threads: int | None = 1,
         recorder: EpisodeRecorder | None = None,
     ) -> None:
-        if steps < 1:
+        if operator.index(steps) < 1:
             raise ValueError(f"steps must be at least 1, got {steps}")
         if torch_threads is not None and torch_threads < 1:
             raise ValueError(f"torch_threads must be at least 1 or None, got {torch_threads}")
@@ -111,7 +120,7 @@ class Collector:
         self._act, self._value = acting(agent), valuing(agent)
         self._format = ObservationFormat(envs.single_observation_space, channels_first)
         self._port = ActionPort(envs.single_action_space)
-        self._meter = EpisodeMeter(envs, episodes)
+        self._meter = EpisodeMeter(envs, episodes, self.autoreset_mode)
         self._wants_gradients = requires_grad_observations
         if requires_grad_observations and not all(d.is_floating_point for d in self._format.dtypes):
             raise ValueError(
@@ -121,7 +130,8 @@ class Collector:
         self._threads = torch_threads
         self._reuse = reuse
         self._buffers: _Buffers | None = None
-        self._now: Tree = None  # the current observations; None before the first reset
+        self._now: Tree = None  # the current observations; None: everything must be reset
+        self._is_new = True
         self._was_done = np.zeros(envs.num_envs, dtype=np.bool_)
         self._closed = False
         self.recorder = recorder
@@ -132,20 +142,31 @@ class Collector:
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Reset every env, or those of ``options["reset_mask"]``; the next rollout begins there.
 
-        Their running episodes are forgotten.
+        Their running episodes are forgotten. The first time the collector's seed is the default.
+
+        Raises:
+            ValueError: some envs only, before the first reset or after a rollout was broken off.
         """
-        observations, _ = self.envs.reset(seed=seed, options=options)
+        which = options.get("reset_mask") if isinstance(options, dict) else None
+        if which is not None and self._now is None:
+            raise ValueError("all envs must be reset now: leave out options['reset_mask'].")
+        if self._is_new and seed is None:
+            seed = self.seed
+        # Engines may take the mask out of the dict.
+        observations, _ = self.envs.reset(
+            seed=seed, options=dict(options) if isinstance(options, dict) else options
+        )
+        self._is_new = False
         self._now = self._format.allocate(self.envs.num_envs)
         self._now = tree_map(torch.Tensor.numpy, self._now)
         self._format.write(self._now, observations)
-        which = (options or {}).get("reset_mask")
         self._was_done[... if which is None else which] = False
         self._meter.restart(which)
         if self.recorder is not None:
             self.recorder.begin(which)
 
     def collect(self) -> Rollout:
-        """Step every env ``steps`` times.
+        """Step every env ``steps`` times; the first time, and after an error, from a reset on.
 
         Raises:
             TypeError, ValueError: the agent answered something that cannot be used.
@@ -154,7 +175,7 @@ class Collector:
         if self._closed:
             raise RuntimeError("this collector is closed: build a new one.")
         if self._now is None:
-            self.reset(seed=self.seed)
+            self.reset()
         threads = torch.get_num_threads()
         if self._buffers is None or not self._reuse:
             self._buffers = _Buffers(
@@ -166,30 +187,21 @@ class Collector:
             with torch.no_grad():
                 return self._collect(self._buffers)
         except BaseException:
-            self._give_up(self._buffers)
+            self._now = None  # where the envs are, and whose episode has ended, is not known
             raise
         finally:
             torch.set_num_threads(threads)
 
-    def _give_up(self, buffers: _Buffers) -> None:
-        """A rollout was broken off: the next one begins where the envs are now."""
-        reached = next((t for t, row in enumerate(buffers.arrays) if row is self._now), 0)
-        if reached:
-            row = buffers.rows[reached - 1]
-            self._was_done = np.logical_or(row.terminated, row.truncated)
-            self._meter.restart()
-
     def _collect(self, buffers: _Buffers) -> Rollout:
         tree_map(np.copyto, buffers.arrays[0], self._now)
         buffers.valid.fill_(True)
-        buffers.terminated.fill_(False)
-        buffers.truncated.fill_(False)
         self.statistics.begin_rollout()
         act, to_env, step = self._act, self._port.to_env, self.envs.step
         recorder, began = self.recorder, self._was_done
         on_cpu = self.device.type == "cpu"
-        keeps_infos = self._meter.source == "info"
-        told: list[tuple[int, dict[str, Any]]] = []
+        shapes = tuple(tuple(part.shape) for part in buffers.rows[0].answer)
+        wants_reports = self._meter.source == "info"
+        reports: list[tuple[int, Episode]] = []
         finals: list[Tree] = []
         # This loop is the hot path: what can be worked out after it is not done in it.
         for t, row in enumerate(buffers.rows):
@@ -198,6 +210,8 @@ class Collector:
             if t == 0:
                 check_answer(answer, self.envs.num_envs, self._port, self.device)
             actions, log_probs, values = answer
+            if (actions.shape, log_probs.shape, values.shape) != shapes:  # they would be broadcast
+                check_answer(answer, self.envs.num_envs, self._port, self.device)
             row.actions.copy_(actions)
             row.log_probs.copy_(log_probs)
             row.values.copy_(values)
@@ -205,8 +219,16 @@ class Collector:
             row.rewards[:] = rewards
             row.terminated[:] = terminated
             row.truncated[:] = truncated
-            if infos and (keeps_infos or "worker_restarted" in infos):
-                told.append((t, infos))
+            if infos:
+                if not isinstance(infos, dict):
+                    raise TypeError(
+                        f"infos of a step are a dict, got a {type(infos).__name__}: give the "
+                        "collector the fleet inside of wrappers such as DictInfoToList."
+                    )
+                if wants_reports:
+                    reports += self._meter.reports(t, infos)
+                if "worker_restarted" in infos:
+                    row.valid[_restarted(infos, row.valid)] = False
             if recorder is not None:
                 began = self._film(recorder, buffers, t, infos)
             if self.autoreset_mode != AutoresetMode.NEXT_STEP:
@@ -217,7 +239,7 @@ class Collector:
                 recorder.begin(began)
             self._now = buffers.arrays[t + 1]
             self._format.write(self._now, observations)
-        return self._finish(buffers, finals, told)
+        return self._finish(buffers, finals, reports)
 
     def _to_device(self, leaf: torch.Tensor) -> torch.Tensor:
         return leaf.to(self.device)
@@ -259,22 +281,20 @@ class Collector:
         self,
         buffers: _Buffers,
         finals: list[Tree],
-        told: list[tuple[int, dict[str, Any]]],
+        reports: list[tuple[int, Episode]],
     ) -> Rollout:
         """Work out what the rows mean, value what came last, and put the rollout together."""
         valid = buffers.valid.numpy()
         done = (buffers.terminated | buffers.truncated).numpy()
         if self.autoreset_mode == AutoresetMode.NEXT_STEP:
-            np.logical_not(self._was_done, out=valid[0])
-            np.logical_not(done[:-1], out=valid[1:])
+            valid[0] &= ~self._was_done
+            valid[1:] &= ~done[:-1]
             self._was_done = done[-1].copy()
-        for t, infos in told:
-            valid[t] &= ~_restarted(infos, done[t])
-        self._note_episodes(buffers.rewards, done, valid, told)
         positions = torch.from_numpy(np.argwhere(done & valid))
         final_observations = self._final_observations(buffers, positions, finals)
         final_values, last_values = self._values(buffers, positions, final_observations)
         buffers.rounded_rewards.copy_(torch.from_numpy(buffers.rewards))
+        self._note_episodes(buffers.rewards, done, valid, reports)
         rollout = Rollout(
             observations=tree_map(lambda leaf: leaf[:-1], buffers.observations),
             actions=buffers.actions,
@@ -290,7 +310,7 @@ class Collector:
             last_observations=tree_map(torch.clone, buffers.seen[-1]),
             last_values=last_values,
             episode_counts=torch.bincount(positions[:, 1], minlength=self.envs.num_envs),
-            total_return=float(buffers.rewards.sum()),
+            total_return=float(buffers.rewards[valid].sum()),
             episodes=self.statistics.rollout,
         ).to(self.device)
         self.total_steps += rollout.steps
@@ -304,9 +324,9 @@ class Collector:
         rewards: NDArray[Any],
         done: NDArray[np.bool_],
         valid: NDArray[np.bool_],
-        told: list[tuple[int, dict[str, Any]]],
+        reports: list[tuple[int, Episode]],
     ) -> None:
-        episodes = self._meter.observe(rewards, done, valid, told)
+        episodes = self._meter.observe(rewards, done, valid, reports)
         self.statistics.add(episode for _, episode in episodes)
         if self._file is not None:
             steps = self.total_steps + np.cumsum(np.count_nonzero(valid, axis=1))
@@ -335,12 +355,9 @@ class Collector:
             buffers.seen[-1],
             finals,
         )
-        values = self._value(wanted).to(buffers.values.dtype)
-        if tuple(values.shape) != (count + len(bootstrapped),):
-            raise ValueError(
-                f"the agent's values of {count + len(bootstrapped)} observations have shape "
-                f"{tuple(values.shape)}: one number per observation is expected."
-            )
+        values = self._value(wanted)
+        check_numbers("values", values, count + len(bootstrapped), self.device)
+        values = values.to(buffers.values.dtype)
         final_values = torch.zeros(len(positions), dtype=values.dtype, device=self.device)
         final_values[bootstrapped.to(self.device)] = values[count:]
         return final_values, values[:count].clone()
@@ -400,6 +417,11 @@ class _Row:
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     valid: NDArray[np.bool_]
+
+    @property
+    def answer(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The places of what an agent answers."""
+        return self.actions, self.log_probs, self.values
 
 
 class _Buffers:

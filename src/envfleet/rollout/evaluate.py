@@ -12,7 +12,14 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from envfleet.rollout.actions import ActionPort
-from envfleet.rollout.agent import Agent, acting, acting_best, device_of, untouched
+from envfleet.rollout.agent import (
+    Agent,
+    acting,
+    acting_best,
+    check_actions,
+    device_of,
+    untouched,
+)
 from envfleet.rollout.collector import autoreset_mode_of
 from envfleet.rollout.nested import ChannelsFirst, ObservationFormat, tree_map
 from envfleet.rollout.statistics import Episode, EpisodeMeter, EpisodeSource, EpisodeSummary
@@ -127,7 +134,8 @@ class Player:
         """Of the last step."""
         self._form = ObservationFormat(envs.single_observation_space, channels_first)
         self._port = ActionPort(envs.single_action_space)
-        self._meter = EpisodeMeter(envs, source)
+        self._meter = EpisodeMeter(envs, source, self.mode)
+        self._is_checked = False
         self._device = device_of(agent, device)
         self._was_done = np.zeros(envs.num_envs, dtype=np.bool_)
 
@@ -151,6 +159,9 @@ class Player:
             self._observations, _ = self._envs.reset(options={"reset_mask": self._was_done})
         seen = tree_map(lambda leaf: leaf.to(self._device), self._form.tensors(self._observations))
         actions = self._best(seen) if self._best is not None else self._sample(seen)[0]
+        if not self._is_checked:
+            check_actions(actions, self._envs.num_envs, self._port, self._device)
+            self._is_checked = True
         answer = self._envs.step(self._port.to_env(actions))
         self._observations, rewards, terminated, truncated, infos = answer
         self.infos = infos
@@ -158,8 +169,8 @@ class Player:
         valid = ~self._was_done if self.mode == AutoresetMode.NEXT_STEP else np.ones_like(done)
         if "worker_restarted" in infos:
             valid &= ~np.asarray(infos["worker_restarted"], dtype=np.bool_)
-        told = [(0, infos)] if infos else []
-        episodes = self._meter.observe(rewards[None], done[None], valid[None], told)
+        reports = self._meter.reports(0, infos)
+        episodes = self._meter.observe(rewards[None], done[None], valid[None], reports)
         self._was_done = done
         return [episode for _, episode in episodes]
 

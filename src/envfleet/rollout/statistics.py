@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import warnings
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 EpisodeSource = Literal["own", "info", "auto"]
@@ -116,62 +117,99 @@ class EpisodeStatistics:
         return list(self._current)
 
 
+SILENT_ENDS = 50
+"""Ends of episodes without any report after which an env is no longer believed to report."""
+
+
 class EpisodeMeter:
     """Finds finished episodes in what ``step`` returns, under every autoreset mode.
 
     ``own`` sums up rewards and counts steps here. ``info`` takes the envs' own report, the info
-    ``episode`` of Gymnasium's RecordEpisodeStatistics, which may know better (clipped rewards, lost
-    lives). ``auto`` is ``info`` if the envs have such a report.
+    ``episode`` of Gymnasium's RecordEpisodeStatistics, which may know better: an end without a
+    report, such as a lost life, is none. ``auto`` is ``info`` if the envs have such a report.
     """
 
-    def __init__(self, envs: VectorEnv[Any, Any, Any], source: EpisodeSource = "auto") -> None:
+    def __init__(
+        self, envs: VectorEnv[Any, Any, Any], source: EpisodeSource, mode: AutoresetMode
+    ) -> None:
         if source not in ("own", "info", "auto"):
             raise ValueError(f"episodes must be 'own', 'info' or 'auto', got {source!r}")
         self.source: EpisodeSource = source
         if source == "auto":
-            self.source = "info" if reports_episodes(envs) else "own"
+            self.source = "info" if reports_episodes(envs, mode) else "own"
         self.running_returns = np.zeros(envs.num_envs)
         """Per env the rewards of its running episode so far, summed up here."""
         self._lengths = np.zeros(envs.num_envs, dtype=np.int64)
+        self._silent = np.zeros(envs.num_envs, dtype=np.int64)
 
     def restart(self, which: NDArray[np.bool_] | None = None) -> None:
         """All envs, or some, begin a new episode."""
         self.running_returns[... if which is None else which] = 0.0
         self._lengths[... if which is None else which] = 0
 
+    def reports(self, t: int, infos: dict[str, Any]) -> list[tuple[int, Episode]]:
+        """What the infos of step ``t`` report, to be given to ``observe``.
+
+        To be asked at once: some wrappers change what they have reported at the next reset.
+        """
+        return [(t, episode) for episode in _reported(infos)] if self.source == "info" else []
+
     def observe(
         self,
         rewards: NDArray[Any],
         done: NDArray[np.bool_],
         valid: NDArray[np.bool_],
-        reports: Iterable[tuple[int, dict[str, Any]]],
+        reports: Sequence[tuple[int, Episode]],
     ) -> list[tuple[int, Episode]]:
         """The episodes that ended in some steps, each with its step, in their order.
 
         Args:
             rewards: (T, N).
             done: which rows end an episode.
-            valid: which rows belong to one; the rewards of the others are 0. What is done but not
-                valid was cut off by a restart and is dropped.
-            reports: infos of the steps that have any, with the step.
+            valid: which rows belong to one. What is done but not valid was cut off by a restart,
+                and is dropped.
+            reports: what ``reports`` has found in these steps.
         """
-        returns = self.running_returns + np.cumsum(rewards, axis=0)
-        lengths = self._lengths + np.cumsum(valid, axis=0)
+        earned = np.where(valid, rewards, 0.0)
         found: list[tuple[int, Episode]] = []
-        before: dict[int, tuple[float, int]] = {}  # what an env had at its last end
+        begun: dict[int, int] = {}  # the row in which an env's running episode begins
         for t, env in np.argwhere(done).tolist():
-            total, count = float(returns[t, env]), int(lengths[t, env])
-            earlier_total, earlier_count = before.get(env, (0.0, 0))
-            before[env] = total, count
+            first = begun.get(env, 0)
+            begun[env] = t + 1
+            total = float(self.running_returns[env] + earned[first : t + 1, env].sum())
+            count = int(self._lengths[env]) + int(np.count_nonzero(valid[first : t + 1, env]))
+            self.running_returns[env], self._lengths[env] = 0.0, 0
             if valid[t, env]:
-                found.append((t, Episode(env, total - earlier_total, count - earlier_count)))
-        self.running_returns, self._lengths = returns[-1], lengths[-1]
-        for env, (total, count) in before.items():
-            self.running_returns[env] -= total
-            self._lengths[env] -= count
-        if self.source == "info":
-            return [(t, episode) for t, infos in reports for episode in _reported(infos)]
-        return found
+                found.append((t, Episode(env, total, count)))
+        for env, first in begun.items():
+            earned[:first, env] = 0.0
+        self.running_returns += earned.sum(axis=0)
+        rows = np.arange(len(valid))[:, None]
+        starts = np.array([begun.get(env, 0) for env in range(valid.shape[1])])
+        self._lengths += np.count_nonzero(valid & (rows >= starts), axis=0)
+        if self.source != "info":
+            return found
+        told = [(t, episode) for t, episode in reports if valid[t, episode.env]]
+        self._listen(found, told)
+        return told
+
+    def _listen(
+        self, ends: Sequence[tuple[int, Episode]], told: Sequence[tuple[int, Episode]]
+    ) -> None:
+        """Stop waiting for reports of envs that never give any."""
+        for _, episode in ends:
+            self._silent[episode.env] += 1
+        for _, episode in told:
+            self._silent[episode.env] = -(10**9)
+        if self._silent.max() >= SILENT_ENDS:
+            self.source = "own"
+            warnings.warn(
+                f"an env has ended {SILENT_ENDS} episodes and reported none in "
+                "info['episode'] (a wrapper that ends episodes may be outside of "
+                "RecordEpisodeStatistics): from now on rewards are summed up here, "
+                "as with episodes='own'.",
+                stacklevel=2,
+            )
 
 
 def _reported(infos: dict[str, Any]) -> list[Episode]:
@@ -187,13 +225,18 @@ def _reported(infos: dict[str, Any]) -> list[Episode]:
     return [Episode(int(env), float(returns[env]), int(lengths[env])) for env in envs]
 
 
-def reports_episodes(envs: VectorEnv[Any, Any, Any]) -> bool:
-    """Whether infos tell of finished episodes: a vector wrapper's, or every env's own."""
+def reports_episodes(envs: VectorEnv[Any, Any, Any], mode: AutoresetMode) -> bool:
+    """Whether infos tell of finished episodes: a vector wrapper's, or every env's own.
+
+    Gymnasium's vector wrapper loses count under masked resets, which it may not be told of.
+    """
     wrapper: Any = envs
     while wrapper is not None:
         if hasattr(wrapper, "return_queue"):
-            return True
+            return mode != AutoresetMode.DISABLED
         wrapper = getattr(wrapper, "env", None)
+    if getattr(envs, "infos", "all") == "none":
+        return False
     try:
         return all(cast("Any", envs).call("has_wrapper_attr", "return_queue"))
     except Exception:  # noqa: BLE001 - an engine without single envs has nobody to ask
