@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -103,3 +104,13 @@ def test_the_readmes_table_is_the_summary_of_the_recorded_figures():
     page = (ROOT / "README.md").read_text()
     data = json.loads((ROOT / "docs" / "data" / "bench.json").read_text())
     assert between(page, "summary") == report.summary(data["cells"])
+
+
+def test_the_example_makes_films(tmp_path):
+    program = ROOT / "examples" / "film.py"
+    output = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, check=True, cwd=tmp_path
+    ).stdout
+    assert "films are in renders/misc" in output
+    names = sorted(path.name for path in (tmp_path / "renders/misc").iterdir())
+    assert names == ["fleet.gif", "render_0.gif"]

@@ -1,0 +1,193 @@
+"""Trackers: files that survive a crash, TensorBoard read again, Weights & Biases offline."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from envfleet.track import FileTracker, TensorBoardTracker, Trackers
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def rows(path):
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def test_metrics_are_rows_and_lines(tmp_path):
+    with FileTracker(tmp_path / "run") as tracker:
+        tracker.log({"loss": 0.5, "return_mean": math.nan}, step=10)
+        tracker.log({"loss": 0.25, "return_mean": 3.0}, step=20)
+        # While it is open.
+        found = lines(tmp_path / "run/metrics.jsonl"), rows(tmp_path / "run/metrics.csv")
+    assert found[0] == [
+        {"step": 10, "loss": 0.5, "return_mean": None},
+        {"step": 20, "loss": 0.25, "return_mean": 3.0},
+    ]
+    assert found[1] == [
+        {"step": "10", "loss": "0.5", "return_mean": "nan"},
+        {"step": "20", "loss": "0.25", "return_mean": "3.0"},
+    ]
+
+
+def test_metrics_that_come_later_are_columns_too(tmp_path):
+    for key in ("a", "b", "c"):  # each time a program that goes on where the last one ended
+        with FileTracker(tmp_path) as tracker:
+            tracker.log({"loss": 1.0, key: 2.0}, step=1)
+    found = rows(tmp_path / "metrics.csv")
+    assert list(found[0]) == ["step", "loss", "a", "b", "c"]
+    assert [(row["a"], row["b"], row["c"]) for row in found] == [
+        ("2.0", "", ""),
+        ("", "2.0", ""),
+        ("", "", "2.0"),
+    ]
+    assert len(lines(tmp_path / "metrics.jsonl")) == 3
+
+
+def test_a_row_that_a_crash_has_torn_is_removed(tmp_path):
+    with FileTracker(tmp_path) as tracker:
+        tracker.log({"loss": 1.0}, step=1)
+    for name in ("metrics.csv", "metrics.jsonl"):
+        with (tmp_path / name).open("a") as file:
+            file.write('{"step": 2, "lo')
+    with FileTracker(tmp_path) as tracker:
+        tracker.log({"loss": 3.0}, step=3)
+    assert [line["step"] for line in lines(tmp_path / "metrics.jsonl")] == [1, 3]
+    assert [row["step"] for row in rows(tmp_path / "metrics.csv")] == ["1", "3"]
+
+
+def test_no_row_is_lost_when_the_program_is_killed(tmp_path):
+    program = f"""
+from envfleet.track import FileTracker
+tracker = FileTracker({str(tmp_path)!r})
+step = 0
+while True:
+    step += 1
+    tracker.log({{"value": step}}, step)
+    print(step, flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    for _ in range(200):
+        told = int(process.stdout.readline())
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    FileTracker(tmp_path).close()
+    for found in (lines(tmp_path / "metrics.jsonl"), rows(tmp_path / "metrics.csv")):
+        steps = [int(row["step"]) for row in found]
+        assert steps == list(range(1, len(steps) + 1))
+        assert len(steps) >= told
+
+
+def test_films_are_listed(tmp_path):
+    with FileTracker(tmp_path) as tracker:
+        tracker.film(Path("renders/render_0.gif"), step=7)
+    assert lines(tmp_path / "films.jsonl") == [{"step": 7, "path": "renders/render_0.gif"}]
+
+
+def film(path):
+    frames = [Image.fromarray(np.full((8, 8, 3), 60 * i, dtype=np.uint8)) for i in range(3)]
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=50, loop=0)
+    return path
+
+
+def test_tensorboard_shows_numbers_and_films(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import (  # noqa: PLC0415
+        EventAccumulator,
+    )
+
+    path = film(tmp_path / "film.gif")
+    with TensorBoardTracker(tmp_path / "events") as tracker:
+        tracker.log({"losses/value": 0.5}, step=3)
+        tracker.log({"losses/value": 0.25}, step=9)
+        tracker.film(path, step=5)
+        tracker.film(tmp_path / "film.mp4", step=6)
+    events = EventAccumulator(str(tmp_path / "events"))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("losses/value")] == [(3, 0.5), (9, 0.25)]
+    (picture,) = events.Images("film")
+    assert (picture.step, picture.width) == (5, 8)
+    assert picture.encoded_image_string == path.read_bytes()
+    assert events.Tensors("film/text_summary")[0].step == 6
+
+
+WANDB = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from test_track import film
+from envfleet import Recorder
+from envfleet.track import FileTracker, Trackers, WandbTracker
+wandb = WandbTracker("games", "first", mode="offline", dir={folder!r})
+with Trackers([FileTracker({folder!r}), wandb]) as trackers:
+    print(trackers.project, trackers.run, Recorder(tracker=trackers).folder)
+    trackers.log({{"loss": 0.5}}, step=3)
+    trackers.film(film(Path({folder!r}) / "film.gif"), step=2)
+    trackers.log({{"loss": 0.25}}, step=9)
+"""
+
+
+def test_weights_and_biases_works_offline(tmp_path):
+    program = WANDB.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
+    environment = {**os.environ, "WANDB_SILENT": "true", "WANDB_MODE": "offline"}
+    output = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env=environment,
+    ).stdout
+    assert output == "games first renders/games/first\n"
+    (run,) = (tmp_path / "wandb").glob("offline-run-*")
+    assert list(run.glob("*.wandb"))
+    (copied,) = (run / "files/media/videos").glob("film_*.gif")
+    assert copied.read_bytes() == (tmp_path / "film.gif").read_bytes()
+    assert len(lines(tmp_path / "metrics.jsonl")) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "arguments"),
+    [
+        ("TensorBoardTracker", "tensorboard", "'events'"),
+        ("WandbTracker", "wandb", ""),
+    ],
+)
+def test_a_missing_package_is_named_with_its_extra(tmp_path, name, package, arguments):
+    program = (
+        f"import sys; sys.modules[{package!r}] = None\n"
+        f"from envfleet.track import {name}\n"
+        f"try: {name}({arguments})\n"
+        "except ImportError as error: print(error)"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path
+    ).stdout
+    assert output == f"{name} needs {package}: pip install 'envfleet[track]'\n"
+
+
+def test_all_trackers_are_closed_also_when_one_fails(tmp_path):
+    class Failing(FileTracker):
+        def close(self):
+            super().close()
+            raise OSError("no more")
+
+    second = FileTracker(tmp_path / "b")
+    trackers = Trackers([Failing(tmp_path / "a"), second])
+    trackers.log({"x": 1.0}, step=1)
+    with pytest.raises(OSError, match="no more"):
+        trackers.close()
+    assert not second._open
+    assert (trackers.project, trackers.run) == (None, None)
