@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import random
+import resource
 import signal
 import subprocess
 import sys
@@ -21,11 +23,15 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import OrderEnforcing
+from gymnasium.wrappers.vector import NormalizeObservation, RecordEpisodeStatistics
 from PIL import Image
 
 import envfleet
 from envfleet import Collector, Recorder, record_agent
+from envfleet.record.frames import as_frame
 from envfleet.record.grid import tile
+from envfleet.record.overlay import prepare
 from envfleet.record.timing import GifClock, gif_stride
 from envfleet.record.writers import GifWriter, open_writer
 from test_rollout import ENGINES
@@ -143,11 +149,104 @@ def test_the_last_frame_does_not_depend_on_which_infos_travel(tmp_path, infos):
     assert steps_shown(films_in(tmp_path)[0]) == ([0, 1, 2, 3], 0)
 
 
-def test_only_filmed_envs_render_and_only_while_they_are_filmed(tmp_path):
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_only_filmed_envs_render_and_only_while_they_are_filmed(tmp_path, mode):
     recorder = Recorder(tmp_path, env_ids=[2])
-    with Collector(fleet(count=3), Coin(), 40, recorder=recorder) as collector:
+    with Collector(fleet(count=3, mode=mode), Coin(), 40, recorder=recorder) as collector:
         collector.collect()
         assert collector.envs.get_attr("renders") == (0, 0, 4)
+
+
+class Canvas(Screen):
+    """Draws into one and the same array, also at a reset."""
+
+    def reset(self, *, seed=None, options=None):
+        answer = super().reset(seed=seed)
+        self.draw()
+        return answer
+
+    def step(self, action):
+        answer = super().step(action)
+        self.draw()
+        return answer
+
+    def draw(self):
+        if not hasattr(self, "canvas"):
+            self.canvas = np.zeros((*self.size, 3), dtype=np.uint8)
+        self.canvas[...] = super().render()
+
+    def render(self):
+        return self.canvas
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("engine", ["serial", "process"])
+def test_an_env_that_draws_over_its_last_frame_is_filmed_right(tmp_path, engine, mode):
+    envs = ENGINES[engine]([partial(Canvas, length=6)] * 2, autoreset_mode=mode)
+    with Collector(envs, Coin(), 9, recorder=Recorder(tmp_path, overlay=False)) as collector:
+        collector.collect()
+    assert steps_shown(films_in(tmp_path)[0])[0] == list(range(7))
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_wrappers_around_a_fleet_do_not_matter(tmp_path, mode):
+    envs = RecordEpisodeStatistics(fleet(count=3, mode=mode))
+    with Collector(envs, Coin(), 9, recorder=Recorder(tmp_path, overlay=False)) as collector:
+        collector.collect()
+        assert collector.envs.env.get_attr("renders") == (4, 0, 0)
+    assert steps_shown(films_in(tmp_path)[0])[0] == [0, 1, 2, 3]
+
+
+def test_the_mode_of_an_engine_that_does_not_say_it_is_the_collectors(tmp_path):
+    envs = SyncVectorEnv([Screen], autoreset_mode="SameStep")
+    del envs.metadata["autoreset_mode"]
+    recorder = Recorder(tmp_path, overlay=False)
+    with Collector(envs, Coin(), 9, autoreset_mode="SameStep", recorder=recorder) as collector:
+        collector.collect()
+    assert steps_shown(films_in(tmp_path)[0])[0] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("picture", "pixel"),
+    [
+        (np.full((8, 8), 200, dtype=np.uint8), (200, 200, 200)),
+        (np.full((8, 8, 1), 200.0), (200, 200, 200)),
+        (np.full((8, 8, 3), 0.5, dtype=np.float32), (127, 127, 127)),
+        (np.full((8, 8, 4), 300), (255, 255, 255)),
+        (np.ones((8, 8, 3), dtype=bool), (255, 255, 255)),
+        ([[[10, 20, 30]] * 8] * 8, (10, 20, 30)),
+    ],
+)
+def test_pictures_of_all_kinds_become_frames(picture, pixel):
+    frame = as_frame(picture)
+    assert frame.shape == (8, 8, 3)
+    assert frame.dtype == np.uint8
+    assert tuple(frame[3, 3]) == pixel
+
+
+@pytest.mark.parametrize("picture", [None, np.zeros(5), np.zeros((4, 4, 7)), "text"])
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_what_is_no_picture_ends_recording_and_not_training(tmp_path, picture, mode):
+    class Odd(Screen):
+        def render(self):
+            return picture if self.t else super().render()
+
+    envs = envfleet.SerialVectorEnv([Odd], autoreset_mode=mode)
+    with Collector(envs, Coin(), 9, recorder=Recorder(tmp_path)) as collector:
+        with pytest.warns(UserWarning, match="recording has stopped, and training goes on: env 0"):
+            collector.collect()
+        assert collector.collect().valid.any()
+    assert len(films_in(tmp_path)) == 1  # what there was of it
+
+
+def test_frames_of_another_size_are_fitted(tmp_path):
+    for suffix in ("gif", "mp4"):
+        writer = open_writer(tmp_path / f"film.{suffix}", 20)
+        for i, size in enumerate((8, 12, 6)):
+            writer.add(i, np.full((size, size, 3), 90, dtype=np.uint8))
+        writer.close()
+        frames, _ = frames_of(tmp_path / f"film.{suffix}")
+        assert [frame.shape for frame in frames] == [(8, 8, 3)] * 3
 
 
 def test_the_return_is_drawn_on_the_frames(tmp_path):
@@ -160,8 +259,9 @@ def test_the_return_is_drawn_on_the_frames(tmp_path):
         frames, _ = frames_of(films_in(folder)[0])
         texts = [(f[:30, :150, 1] > 150).sum() for f in frames]
         assert all(count > 50 for count in texts) if overlay else not any(texts)
-    # Another return looks different, below the word.
-    assert not np.array_equal(frames[0][:30, :150, 1], frames[1][:30, :150, 1])
+    expected = prepare(np.zeros((200, 300, 3), dtype=np.uint8), "Return: 1.25", 1.0)
+    shown = frames[1][:30, :150, 1].astype(int)
+    assert np.abs(shown - expected[:30, :150, 1]).mean() < 2
 
 
 def test_films_can_be_smaller_and_shorter(tmp_path):
@@ -210,6 +310,41 @@ def test_films_are_numbered_on_and_none_is_overwritten(tmp_path):
     assert [path.name for path in films_in(tmp_path)] == [f"render_{i}.gif" for i in range(4)]
 
 
+def test_two_recorders_in_one_folder_do_not_meet(tmp_path):
+    collectors = [
+        Collector(fleet(length=5), Coin(), 3, recorder=Recorder(tmp_path, overlay=False))
+        for _ in range(2)
+    ]
+    for _ in range(3):
+        for collector in collectors:
+            collector.collect()
+    for collector in collectors:
+        collector.close()
+    assert [steps_shown(path)[0] for path in films_in(tmp_path)] == [list(range(6))] * 2
+
+
+def test_a_recorder_is_for_one_fleet(tmp_path):
+    recorder = Recorder(tmp_path)
+    Collector(fleet(), Coin(), 3, recorder=recorder).close()
+    with fleet() as envs, pytest.raises(ValueError, match="films one fleet, once"):
+        Collector(envs, Coin(), 3, recorder=recorder)
+
+
+def test_a_tracker_that_fails_is_one_warning(tmp_path):
+    class Failing(Names):
+        def film(self, path, step):
+            raise OSError("no more")
+
+    envs = fleet("process")
+    recorder = Recorder(tmp_path, every_episodes=1, tracker=Failing())
+    collector = Collector(envs, Coin(), 12, recorder=recorder)
+    collector.collect()
+    with pytest.warns(UserWarning, match="did not take the film") as caught:
+        collector.close()
+    assert len(caught) == 1
+    assert envs.closed
+
+
 class Names:
     project, run = "games", "first"
 
@@ -227,9 +362,11 @@ def test_a_tracker_names_the_folder_and_is_told_of_films(tmp_path, monkeypatch):
     with Collector(fleet(), Coin(), 12, recorder=recorder) as collector:
         collector.collect()
     paths = [path for path, _, exists in tracker.films if exists]
-    assert paths == films_in(Path("renders/games/first"))
+    assert paths == films_in(tmp_path / "renders/games/first")
     assert [step for _, step, _ in tracker.films][:2] == [0, 12]
-    assert Recorder().folder == Path("renders/misc")
+    assert Recorder().folder == tmp_path / "renders/misc"
+    tracker.project, tracker.run = "../up", "/abs"
+    assert Recorder(tracker=tracker).folder == tmp_path / "renders/_up/_abs"
 
 
 @pytest.mark.parametrize("suffix", ["gif", "mp4"])
@@ -276,6 +413,7 @@ def test_delays_catch_up_with_the_clock():
         ({"frame_skip": 0}, "frame_skip must be at least 1"),
         ({"format": "avi"}, "format must be 'gif' or 'mp4'"),
         ({"env_ids": ()}, "env_ids must be at least one env"),
+        ({"env_ids": [0, 0]}, "env_ids must be at least one env, and none twice"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options, text):
@@ -327,19 +465,23 @@ def test_training_does_not_wait_for_a_stopped_encoder(tmp_path, caplog):
 
 
 def test_a_full_disk_is_one_warning_and_training_goes_on(tmp_path):
-    (tmp_path / ".render_0.unfinished.gif").symlink_to("/dev/full")
     recorder = Recorder(tmp_path, every_episodes=1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with Collector(fleet(size=(300, 300)), Coin(), 4, recorder=recorder) as collector:
+            collector.reset()
+            # From now on the encoder cannot write a byte more.
+            limit = (0, resource.RLIM_INFINITY)
+            resource.prlimit(recorder._feed.process.pid, resource.RLIMIT_FSIZE, limit)
             collector.collect()
             wait_until(lambda: recorder._feed.problem)
             for _ in range(5):
                 assert collector.collect().valid.any()
     told = [str(w.message) for w in caught if "recording has stopped" in str(w.message)]
     assert len(told) == 1
-    assert "No space left on device" in told[0]
+    assert "File too large" in told[0]
     assert not films_in(tmp_path)
+    assert not list(tmp_path.glob(".render*"))
 
 
 def test_an_encoder_that_dies_is_one_warning_and_training_goes_on(tmp_path):
@@ -364,25 +506,27 @@ import envfleet
 envs = envfleet.ProcessVectorEnv([Screen] * 2, workers=2, context="fork")
 envs.close()
 envs = envfleet.ProcessVectorEnv([lambda: Screen(length=10**9)] * 2, workers=2, context="fork")
-recorder = envfleet.Recorder({folder!r}, max_frames=None, format={suffix!r})
+recorder = envfleet.Recorder({folder!r}, [0, 1], max_frames=None, format={suffix!r})
 collector = envfleet.Collector(envs, Coin(), 10, recorder=recorder)
 told = False
 while True:
     collector.collect()
+    time.sleep(0.1)
     if collector.total_steps >= 200 and not recorder._feed._bytes and not told:
         told = not print("running", flush=True)
-    time.sleep(0.1)
 """
 
 
 @pytest.mark.parametrize("suffix", ["gif", "mp4"])
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGKILL"])
 def test_a_program_that_is_ended_leaves_a_film_that_plays(tmp_path, name, suffix):
-    program = PROGRAM.format(tests=str(Path(__file__).parent), folder=str(tmp_path), suffix=suffix)
+    folder = tmp_path / "films"
+    program = PROGRAM.format(tests=str(Path(__file__).parent), folder=str(folder), suffix=suffix)
+    errors = (tmp_path / "errors.txt").open("w+")
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(program)],
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=errors,
         text=True,
         start_new_session=True,
     )
@@ -391,9 +535,13 @@ def test_a_program_that_is_ended_leaves_a_film_that_plays(tmp_path, name, suffix
     os.killpg(process.pid, getattr(signal, name))
     process.wait(20)
     process.stdout.close()
-    wait_until(lambda: films_in(tmp_path))
-    assert len(frames_of(films_in(tmp_path)[0])[0]) > 50
-    assert not list(tmp_path.glob(".*"))
+    wait_until(lambda: len(films_in(folder)) == 2)
+    for path in films_in(folder):
+        assert len(frames_of(path)[0]) > 50
+    wait_until(lambda: not list(folder.glob(".*")))
+    errors.seek(0)
+    assert name == "SIGINT" or "Traceback" not in errors.read()
+    errors.close()
 
 
 def test_a_replaced_worker_ends_the_film_of_its_env(tmp_path):
@@ -415,6 +563,43 @@ def test_a_replaced_worker_ends_the_film_of_its_env(tmp_path):
     assert films[1] == list(range(10))  # the new worker keeps last frames too
 
 
+@pytest.mark.parametrize("kill_after", range(2, 7))
+def test_a_restart_at_any_moment_is_survived_with_a_recorder_too(tmp_path, kill_after):
+    class KillOnce(Coin):
+        asked = 0
+
+        def act(self, observations, deterministic=False):
+            self.asked += 1
+            if self.asked == kill_after:
+                os.kill(envs.processes[0].pid, signal.SIGKILL)
+            return super().act(observations)
+
+    envs = envfleet.ProcessVectorEnv(
+        [lambda: OrderEnforcing(Screen())] * 2, workers=2, context="fork", on_failure="restart"
+    )
+    recorder = Recorder(tmp_path, every_episodes=1, overlay=False)
+    with Collector(envs, KillOnce(), 16, recorder=recorder) as collector:
+        collector.collect()
+        assert recorder.is_on
+    films = [steps_shown(path)[0] for path in films_in(tmp_path)]
+    assert films[-2] == [0, 1, 2, 3]
+    assert all(film == list(range(len(film))) for film in films)
+
+
+def test_a_worker_that_dies_while_rendering_ends_recording_and_not_training(tmp_path):
+    class Deadly(Screen):
+        def render(self):
+            if self.t == 2 and self.episode == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().render()
+
+    envs = envfleet.ProcessVectorEnv([Deadly] * 2, workers=2, context="fork", on_failure="restart")
+    with Collector(envs, Coin(), 8, recorder=Recorder(tmp_path)) as collector:
+        with pytest.warns(UserWarning, match="recording has stopped.*WorkerDied"):
+            collector.collect()
+        assert collector.collect().valid.any()
+
+
 # record_agent
 
 
@@ -434,6 +619,17 @@ def test_an_agent_is_filmed_in_the_whole_fleet(tmp_path, suffix, mode):
     assert len(frames) == 6
 
 
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_envs_stand_at_their_end_also_between_frames(mode):
+    fns = [partial(Screen, length) for length in (3, 9)]
+    with envfleet.SerialVectorEnv(fns, autoreset_mode=mode) as envs:
+        frames, _ = record_agent(
+            Coin(), envs, episodes=1, render_every=2, grid=False, overlay=False
+        )
+    shown = [(round(f[0, 0, 0] / 20), round(f[0, 0, 1] / 40)) for f in frames]
+    assert shown == [(0, 0), (2, 0), (3, 0), (3, 0), (3, 0), (3, 0)]
+
+
 def test_frames_can_be_had_as_they_are():
     with fleet(count=3) as envs:
         frames = record_agent(Coin(), envs, steps=5, render_every=2, grid=False, overlay=False)
@@ -442,15 +638,38 @@ def test_frames_can_be_had_as_they_are():
 
 
 def test_filming_leaves_no_trace_in_training(tmp_path):
+    class Inner:
+        def __init__(self):
+            self.nets = [torch.nn.BatchNorm1d(2)]
+            self.random = {"torch": torch.Generator().manual_seed(3)}
+
     class Module(torch.nn.Module, Coin):
-        pass
+        def __init__(self):
+            super().__init__()
+            self.inner = Inner()
+
+        def act(self, observations, deterministic=False):
+            self.inner.nets[0](observations)
+            torch.rand(1, generator=self.inner.random["torch"])
+            random.random()
+            np.random.rand()
+            return super().act(observations, deterministic)
 
     agent = Module()
     state = torch.get_rng_state()
+    others = random.getstate(), np.random.get_state()[1].tolist()
     with fleet() as envs:
         record_agent(agent, envs, steps=5, path=tmp_path / "film.gif")
         record_agent(agent, envs, steps=5, path=tmp_path / "film.gif", deterministic=True)
+        normalized = NormalizeObservation(envs)
+        record_agent(agent, normalized, steps=3, path=tmp_path / "film.gif")
+    assert normalized.obs_rms.count < 1
+    assert normalized.update_running_mean
     assert torch.equal(state, torch.get_rng_state())
+    assert others == (random.getstate(), np.random.get_state()[1].tolist())
+    assert agent.inner.nets[0].num_batches_tracked == 0
+    fresh = torch.Generator().manual_seed(3)
+    assert torch.equal(agent.inner.random["torch"].get_state(), fresh.get_state())
     assert agent.training
 
 

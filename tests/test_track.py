@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from envfleet.track import FileTracker, TensorBoardTracker, Trackers
@@ -54,6 +55,57 @@ def test_metrics_that_come_later_are_columns_too(tmp_path):
         ("", "", "2.0"),
     ]
     assert len(lines(tmp_path / "metrics.jsonl")) == 3
+
+
+def test_numbers_of_all_kinds_are_numbers(tmp_path):
+    with FileTracker(tmp_path) as tracker:
+        metrics = {"a": np.float32(0.5), "b": np.int64(2), "c": np.bool_(True), "d": np.array(3.0)}
+        tracker.log({**metrics, "e": torch.tensor(4.0), "f": np.float32("nan")}, step=np.int64(4))
+    (line,) = lines(tmp_path / "metrics.jsonl")
+    assert line == {"step": 4, "a": 0.5, "b": 2, "c": True, "d": 3.0, "e": 4.0, "f": None}
+
+
+def test_odd_keys_do_not_break_the_table(tmp_path):
+    odd = ["new\nline", "\u2028", "\x0c", 'quo"te', "com,ma", "\u00fc"]
+    with FileTracker(tmp_path) as tracker:
+        for i, key in enumerate(odd):
+            tracker.log({key: float(i), "step": 99.0}, step=i)
+        tracker.forget_after(3)
+        tracker.log({"late": 1.0}, step=9)
+    with (tmp_path / "metrics.csv").open(newline="", encoding="utf-8") as file:
+        head, *found = csv.reader(file)
+    assert head == ["step", *odd, "late"]
+    assert [row[0] for row in found] == ["0", "1", "2", "3", "9"]
+    assert [line["step"] for line in lines(tmp_path / "metrics.jsonl")] == [0, 1, 2, 3, 9]
+
+
+def test_a_folder_has_one_tracker_at_a_time(tmp_path):
+    with FileTracker(tmp_path) as tracker:
+        tracker.log({"x": 1.0}, step=1)
+        with pytest.raises(RuntimeError, match="another tracker is writing"):
+            FileTracker(tmp_path)
+    FileTracker(tmp_path).close()
+
+
+def test_a_row_that_does_not_fit_on_the_disk_leaves_no_trace(tmp_path):
+    program = f"""
+import resource
+from envfleet.track import FileTracker
+tracker = FileTracker({str(tmp_path)!r})
+tracker.log({{"x": 1.0}}, 1)
+size = {str(tmp_path)!r} + "/metrics.jsonl"
+limit = len(open(size).read()) + 5
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+try: tracker.log({{"x": 2.0}}, 2)
+except OSError as error: print(error.strerror)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+tracker.log({{"x": 3.0}}, 3)
+"""
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    assert output == "File too large\n"
+    assert [line["step"] for line in lines(tmp_path / "metrics.jsonl")] == [1, 3]
 
 
 def test_a_row_that_a_crash_has_torn_is_removed(tmp_path):
@@ -150,7 +202,7 @@ def test_weights_and_biases_works_offline(tmp_path):
         cwd=tmp_path,
         env=environment,
     ).stdout
-    assert output == "games first renders/games/first\n"
+    assert output == f"games first {tmp_path}/renders/games/first\n"
     (run,) = (tmp_path / "wandb").glob("offline-run-*")
     assert list(run.glob("*.wandb"))
     (copied,) = (run / "files/media/videos").glob("film_*.gif")

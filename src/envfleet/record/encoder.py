@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
+from envfleet.record.frames import Frame
 from envfleet.record.overlay import prepare
-from envfleet.record.writers import Frame, Writer, open_writer
+from envfleet.record.writers import Writer, open_writer
 
 
 @dataclass(frozen=True)
@@ -54,22 +55,24 @@ def serve(frames: BinaryIO, answers: TextIO) -> int:
     """Write films until there is nothing more to read; returns an exit code."""
     films: dict[int, tuple[Writer, Begin]] = {}
 
+    def tell(**told: object) -> None:
+        with contextlib.suppress(OSError):  # the program may have ended before its films
+            print(json.dumps(told), file=answers, flush=True)
+
     def finish(film: int) -> None:
-        writer, begin = films.pop(film)
+        writer, begin = films[film]
         if writer.frames:
             writer.close()
-            told = {"film": film, "path": begin.path, "frames": writer.frames}
-            print(json.dumps(told), file=answers, flush=True)
+            tell(film=film, path=begin.path, frames=writer.frames)
         else:
             writer.discard()
+        del films[film]
 
     try:
         while (message := _read(frames)) is not None:
             match message:
                 case Begin():
-                    path = Path(message.path)
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    films[message.film] = open_writer(path, message.fps), message
+                    films[message.film] = open_writer(Path(message.path), message.fps), message
                 case Show():
                     writer, begin = films[message.film]
                     writer.add(message.number, prepare(message.frame, message.text, begin.scale))
@@ -81,8 +84,7 @@ def serve(frames: BinaryIO, answers: TextIO) -> int:
         for writer, _ in films.values():
             with contextlib.suppress(Exception):  # it is broken already
                 writer.discard()
-        told = {"problem": f"{type(error).__name__}: {error}"}
-        print(json.dumps(told), file=answers, flush=True)
+        tell(problem=f"{type(error).__name__}: {error}")
         return 1
     return 0
 

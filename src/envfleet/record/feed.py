@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from pathlib import Path
 
@@ -18,6 +19,20 @@ from envfleet.record.encoder import Message, Show
 
 CAPACITY = 256 * 2**20
 """Bytes of frames that may wait for the encoder; what comes then is dropped."""
+
+
+_FEEDS: weakref.WeakSet[Feed] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    """A forked child must not keep an encoder waiting for more frames."""
+    for feed in list(_FEEDS):
+        if feed.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                os.close(feed.process.stdin.fileno())
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class Feed:
@@ -32,17 +47,17 @@ class Feed:
         self._closing = False
         self.problem = ""
         """Why there is no encoder any more; empty while there is one."""
-        # -I would forget the path that envfleet was found on.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        path = os.pathsep.join(str(part) for part in sys.path if part)  # where envfleet was found
         self.process = subprocess.Popen(
             [
                 sys.executable,
+                "-P",  # nothing in the current folder takes a library's place
                 "-c",
                 "from envfleet.record.encoder import main; raise SystemExit(main())",
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
+            env={**os.environ, "PYTHONPATH": path},
             start_new_session=True,
         )
         self._writer = threading.Thread(target=self._write, daemon=True, name="envfleet-films")
@@ -51,6 +66,7 @@ class Feed:
         self._reader.start()
         # A program that ends with Ctrl-C still hands over what waits.
         atexit.register(self.close)
+        _FEEDS.add(self)
 
     def send(self, message: Message) -> bool:
         """Hand a message over; False if it is a frame and too many are waiting."""
@@ -75,15 +91,16 @@ class Feed:
         if self._closing:
             return
         self._closing = True
+        _FEEDS.discard(self)
         atexit.unregister(self.close)
         end = time.monotonic() + timeout
         self.send(None)
         try:
             self.process.wait(timeout)
         except subprocess.TimeoutExpired:
+            self.problem = self.problem or f"the encoder did not finish within {timeout} s"
             self.process.kill()
             self.process.wait()
-            self.problem = self.problem or f"the encoder did not finish within {timeout} s"
         self._writer.join(max(0.0, end - time.monotonic()) + 1.0)
         self._reader.join(max(0.0, end - time.monotonic()) + 1.0)
         for stream in (self.process.stdin, self.process.stdout):
@@ -104,7 +121,9 @@ class Feed:
                 pickle.dump(message, pipe, protocol=pickle.HIGHEST_PROTOCOL)
                 pipe.flush()
             except (OSError, ValueError):
+                self._reader.join(5.0)  # it may say why
                 self.problem = self.problem or "the encoder's process has ended"
+                self._waiting.clear()
                 return
             finally:
                 if isinstance(message, Show):
@@ -117,7 +136,10 @@ class Feed:
         pipe = self.process.stdout
         assert pipe is not None  # noqa: S101 - it was asked for
         for line in pipe:
-            told = json.loads(line)
+            try:
+                told = json.loads(line)
+            except ValueError:
+                continue  # somebody else in that process prints
             if "problem" in told:
                 self.problem = told["problem"]
             else:

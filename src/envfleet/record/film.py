@@ -11,11 +11,12 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
+from envfleet.record.frames import Frame, as_frame
 from envfleet.record.grid import tile
 from envfleet.record.overlay import prepare
-from envfleet.record.recorder import check_renders, next_number
-from envfleet.record.writers import Frame, Writer, open_writer
-from envfleet.rollout.agent import Agent, untouched
+from envfleet.record.recorder import check_renders, claim, engine_of
+from envfleet.record.writers import Writer, open_writer
+from envfleet.rollout.agent import Agent, standing_still, untouched
 from envfleet.rollout.evaluate import Player, progress_bar
 from envfleet.rollout.statistics import Episode
 
@@ -86,6 +87,7 @@ def record_agent(
     try:
         with (
             untouched(agent, seed),
+            standing_still(envs),
             progress_bar(total, progress, "Recording", unit) as bar,
             camera,
         ):
@@ -94,7 +96,7 @@ def record_agent(
             for step in itertools.count():
                 last = step == steps or played.min() >= enough
                 if step % render_every == 0 or last:
-                    frames = camera.shoot(finished, over=played >= enough)
+                    frames = camera.shoot(finished)
                     if film is not None:
                         film.add(step, tile(frames))
                     else:
@@ -106,7 +108,12 @@ def record_agent(
                 finished = player.step()
                 for episode in finished:
                     played[episode.env] += 1
+                camera.hold(finished, played >= enough)
                 bar.update(1 if steps is not None else int(played.min()) - before)
+    except KeyboardInterrupt:
+        if film is not None:
+            film.close()
+        raise
     except BaseException:
         if film is not None:
             film.discard()
@@ -124,22 +131,29 @@ class _Camera:
         self._player = player
         self._overlay = overlay
         self._scale = scale
-        self._last: list[Frame] = []
-        self._frozen = np.zeros(envs.num_envs, dtype=np.bool_)
+        self._held: dict[int, Frame] = {}
         # Elsewhere same-step autoreset has hidden an episode's last frame before it can be shot.
         hidden = player.mode == AutoresetMode.SAME_STEP
-        self._asks = hidden and hasattr(envs, "keep_final_frames")
+        self._engine = engine_of(envs) if hidden else None
 
     def __enter__(self) -> Self:
-        if self._asks:
-            self._envs.keep_final_frames(range(self._envs.num_envs))
+        if self._engine is not None:
+            self._engine.keep_final_frames(range(self._envs.num_envs))
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._asks and not self._envs.closed:
-            self._envs.keep_final_frames([])
+        if self._engine is not None and not self._engine.closed:
+            self._engine.keep_final_frames([])
 
-    def shoot(self, finished: list[Episode], over: NDArray[np.bool_]) -> list[Frame]:
+    def hold(self, finished: list[Episode], over: NDArray[np.bool_]) -> None:
+        """Of envs that have now played enough, keep the picture of the end."""
+        if any(over[episode.env] and episode.env not in self._held for episode in finished):
+            frames = self.shoot(finished)
+            for episode in finished:
+                if over[episode.env]:
+                    self._held.setdefault(episode.env, frames[episode.env])
+
+    def shoot(self, finished: list[Episode]) -> list[Frame]:
         """The pictures after a step in which some episodes finished."""
         returns = self._player.returns.copy()
         raw = list(self._envs.render())
@@ -149,13 +163,12 @@ class _Camera:
             if ends is not None and ends[episode.env] is not None:
                 raw[episode.env] = ends[episode.env]
         frames = []
-        for env, frame in enumerate(raw):
-            if self._frozen[env]:
-                frames.append(self._last[env])
+        for env, rendered in enumerate(raw):
+            if env in self._held:
+                frames.append(self._held[env])
                 continue
             text = f"Return: {returns[env]:.2f}" if self._overlay else ""
-            frames.append(prepare(np.asarray(frame, dtype=np.uint8), text, self._scale))
-        self._last, self._frozen = frames, over
+            frames.append(prepare(as_frame(rendered), text, self._scale))
         return frames
 
 
@@ -165,7 +178,7 @@ class _Film:
     def __init__(self, path: Path | str | None, fps: float) -> None:
         if path is None:
             folder = Path("renders") / "misc"
-            path = folder / f"agent_{next_number(folder, 'agent_')}.gif"
+            _, path = claim(folder, "agent_", "gif")
         self._path = Path(path)
         if self._path.suffix not in (".gif", ".mp4"):
             raise ValueError(f"a film is a .gif or .mp4 file, got {self._path.name!r}")

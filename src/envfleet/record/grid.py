@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from envfleet.record.writers import Frame
+from envfleet.record.frames import Frame
 
 
 def tile(frames: Sequence[Frame]) -> Frame:

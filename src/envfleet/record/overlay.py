@@ -7,7 +7,7 @@ import functools
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from envfleet.record.writers import Frame
+from envfleet.record.frames import Frame
 
 GREEN = (0, 204, 102)
 BLACK = (0, 0, 0)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from envfleet.record.encoder import Begin, End, Show
 from envfleet.record.feed import Feed
-from envfleet.record.writers import Frame
+from envfleet.record.frames import Frame, as_frame
+from envfleet.record.writers import unfinished
 
 log = logging.getLogger("envfleet")
 
@@ -94,9 +95,10 @@ class Recorder:
         _check(scale > 0, "scale", scale, "above 0")
         _check(frame_skip >= 1, "frame_skip", frame_skip)
         _check(format in ("gif", "mp4"), "format", format, "'gif' or 'mp4'")
-        _check(bool(env_ids), "env_ids", env_ids, "at least one env")
-        self.folder = Path(folder) if folder is not None else _folder(tracker)
-        self.env_ids = tuple(env_ids)
+        self.env_ids = tuple(int(env) for env in env_ids)
+        single = len(set(self.env_ids)) == len(self.env_ids) > 0
+        _check(single, "env_ids", env_ids, "at least one env, and none twice")
+        self.folder = (Path(folder) if folder is not None else _folder(tracker)).absolute()
         self.is_on = every_steps != 0
         self._every_steps = every_steps
         self._every_episodes = every_episodes
@@ -110,11 +112,12 @@ class Recorder:
         self._feed: Feed | None = None
         self._films: dict[int, _Film] = {}
         self._ended: dict[Path, _Film] = {}
-        self._next_film = 0
         self._steps = 0
         self._due = dict.fromkeys(self.env_ids, True)
         self._episodes = dict.fromkeys(self.env_ids, 0)
         self._envs: VectorEnv[Any, Any, Any] | None = None
+        self._engine: Any = None
+        self._hides_ends = False
 
     def attach(self, envs: VectorEnv[Any, Any, Any], autoreset_mode: AutoresetMode) -> None:
         """Film this fleet from now on.
@@ -122,6 +125,8 @@ class Recorder:
         Raises:
             ValueError: its envs do not render pictures, or there is no such env.
         """
+        if self._envs is not None:
+            raise ValueError("a recorder films one fleet, once: build another one.")
         check_renders(envs)
         wrong = [env for env in self.env_ids if not 0 <= env < envs.num_envs]
         if wrong:
@@ -129,10 +134,9 @@ class Recorder:
                 f"env_ids {wrong} are not among the envs 0 to {envs.num_envs - 1} of this fleet."
             )
         self._envs = envs
+        self._engine = engine_of(envs)
+        self._hides_ends = autoreset_mode == AutoresetMode.SAME_STEP
         self._fps = self._fps or float(envs.metadata.get("render_fps") or 30)
-        hidden = autoreset_mode == AutoresetMode.SAME_STEP
-        if self.is_on and hidden and hasattr(envs, "keep_final_frames"):
-            envs.keep_final_frames(self.env_ids)
 
     def begin(self, which: Flags | None = None) -> None:
         """All envs, or some, have just begun an episode."""
@@ -154,13 +158,18 @@ class Recorder:
     def _start(self, env: int) -> None:
         if self._feed is None:
             self._feed = Feed()
-            self._next_film = next_number(self.folder, "render_")
-        path = self.folder / f"render_{self._next_film}.{self._format}"
-        film = self._films[env] = _Film(self._next_film, path, self._steps)
-        self._next_film += 1
+        number, path = claim(self.folder, "render_", self._format)
+        film = self._films[env] = _Film(number, path, self._steps)
         assert self._fps is not None  # noqa: S101 - attach has set it
         self._feed.send(Begin(film.film, str(path), self._fps, self._scale))
-        self._show(film, self._render(env))
+        self._keep_ends()
+        self._look(env, film)
+        self._end_if_full(env)
+
+    def _keep_ends(self) -> None:
+        """Have the engine keep the last frames of what is filmed, where it would hide them."""
+        if self._hides_ends and self._engine is not None:
+            self._engine.keep_final_frames(list(self._films))
 
     def step(self, rewards: NDArray[Any], done: Flags, valid: Flags, infos: dict[str, Any]) -> None:
         """The fleet was stepped; where an episode ended, ``begin`` is called next, if it is reset.
@@ -177,33 +186,41 @@ class Recorder:
             if valid[env]:
                 film.number += 1
                 film.episode_return += float(rewards[env])
-                if done[env]:
-                    frame = self._final_frame(env, infos)
-                    if frame is not None:
-                        self._show(film, frame)
-                elif film.number % self._skip == 0:
-                    self._show(film, self._render(env))
-            full = self._max_frames is not None and film.frames >= self._max_frames
-            if done[env] or full:
+                if done[env] and self._hides_ends:
+                    kept = infos.get("final_frame")
+                    # Other engines than ours have lost it: the env is reset already.
+                    if kept is not None:
+                        self._look(env, film, kept[env])
+                elif done[env] or film.number % self._skip == 0:
+                    self._look(env, film)
+            if done[env]:
                 self._end(env)
+            else:
+                self._end_if_full(env)
         if self._feed is not None:
             self._hear(self._feed)
 
-    def _final_frame(self, env: int, infos: dict[str, Any]) -> Frame | None:
-        """The frame that an episode ended with.
+    def _end_if_full(self, env: int) -> None:
+        film = self._films.get(env)
+        if film is not None and self._max_frames is not None and film.frames >= self._max_frames:
+            self._end(env)
 
-        Under same-step autoreset other engines than ours have lost it: the env is reset already.
-        """
-        assert self._envs is not None  # noqa: S101 - attach has set it
-        if self._envs.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
-            return self._render(env)
-        kept = infos.get("final_frame")
-        return None if kept is None else kept[env]
+    def _look(self, env: int, film: _Film, rendered: Any = None) -> None:
+        """Take a frame of an env; if that fails, recording is over and training goes on."""
+        try:
+            if rendered is None:
+                rendered = render_one(self._envs, self._engine, env)
+            self._show(film, as_frame(rendered))
+        except Exception as error:  # noqa: BLE001 - an env may raise anything, or render it
+            self._stop(f"env {env}: {type(error).__name__}: {error}")
 
-    def _render(self, env: int) -> Frame:
-        envs: Any = self._envs
-        frame = envs.render_on([env])[0] if hasattr(envs, "render_on") else envs.render()[env]
-        return np.asarray(frame, dtype=np.uint8)
+    def _stop(self, why: str) -> None:
+        """Film nothing more; what there is of films is completed."""
+        if self.is_on:
+            self.is_on = False
+            for env in list(self._films):
+                self._end(env)
+            warnings.warn(f"recording has stopped, and training goes on: {why}", stacklevel=2)
 
     def _show(self, film: _Film, frame: Frame) -> None:
         text = f"Return: {film.episode_return:.2f}" if self._overlay else ""
@@ -218,6 +235,8 @@ class Recorder:
             return
         self._feed.send(End(film.film))
         self._ended[film.path] = film
+        if self.is_on:
+            self._keep_ends()
         if film.dropped:
             log.warning(
                 "%s: the encoder was too slow for %d of %d frames, which were dropped",
@@ -231,26 +250,35 @@ class Recorder:
         for path, _ in feed.finished():
             film = self._ended.pop(path, None)
             if self._tracker is not None and film is not None:
-                self._tracker.film(path, film.step)
-        if feed.problem and self.is_on:
-            self.is_on = False
+                try:
+                    self._tracker.film(path, film.step)
+                except Exception as error:  # noqa: BLE001 - its own troubles must not stop training
+                    self._tracker = None
+                    warnings.warn(
+                        f"the tracker did not take the film {path}, and is shown no more: "
+                        f"{type(error).__name__}: {error}",
+                        stacklevel=2,
+                    )
+        if feed.problem:
+            for film in (*self._films.values(), *self._ended.values()):
+                unfinished(film.path).unlink(missing_ok=True)
             self._films.clear()
-            warnings.warn(
-                f"recording has stopped, and training goes on: {feed.problem}", stacklevel=2
-            )
+            self._stop(feed.problem)
 
     def close(self, timeout: float = 60.0) -> None:
         """Complete all films, those of running episodes too; once.
 
         An encoder that does not finish within ``timeout`` seconds is killed.
         """
+        self.is_on = False
         for env in list(self._films):
             self._end(env)
         if self._feed is not None:
             feed, self._feed = self._feed, None
             feed.close(timeout)
             self._hear(feed)
-        self.is_on = False
+            if feed.problem:
+                log.warning("films may be missing: %s", feed.problem)
 
 
 def check_renders(envs: VectorEnv[Any, Any, Any]) -> None:
@@ -262,17 +290,43 @@ def check_renders(envs: VectorEnv[Any, Any, Any]) -> None:
         )
 
 
-def next_number(folder: Path, prefix: str) -> int:
-    """The first number that no film in a folder has reached, so that none is overwritten."""
-    names = [path.name for path in folder.glob(f"{prefix}*")]
-    found = [re.match(rf"{prefix}(\d+)\.", name) for name in names]
-    return max((int(match[1]) + 1 for match in found if match), default=0)
+def engine_of(envs: Any) -> Any:
+    """The fleet of ours that some wrappers are around, if it is one."""
+    while envs is not None and not hasattr(envs, "keep_final_frames"):
+        envs = getattr(envs, "env", None)
+    return envs
+
+
+def render_one(envs: Any, engine: Any, env: int) -> Any:
+    """What one env renders; on other engines all of them have to."""
+    return engine.render_on([env])[0] if engine is not None else envs.render()[env]
+
+
+def claim(folder: Path, prefix: str, suffix: str) -> tuple[int, Path]:
+    """The next number that no film in a folder has, and its path; nobody else will get it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [path.name for path in folder.iterdir()]
+    found = [re.match(rf"\.?{prefix}(\d+)\.", name) for name in names]
+    number = max((int(match[1]) + 1 for match in found if match), default=0)
+    while True:
+        path = folder / f"{prefix}{number}.{suffix}"
+        try:
+            unfinished(path).open("x").close()
+        except FileExistsError:
+            number += 1
+        else:
+            return number, path
 
 
 def _folder(tracker: FilmTracker | None) -> Path:
     if tracker is not None and tracker.project and tracker.run:
-        return Path("renders") / tracker.project / tracker.run
+        return Path("renders") / _as_name(tracker.project) / _as_name(tracker.run)
     return Path("renders") / "misc"
+
+
+def _as_name(text: str) -> str:
+    """A text as the name of one folder, which is not another one's."""
+    return re.sub(r"[^\w.-]", "_", text).lstrip(".") or "_"
 
 
 def _check(fine: bool, name: str, value: Any, allowed: str = "at least 1") -> None:

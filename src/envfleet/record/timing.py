@@ -6,6 +6,8 @@ import math
 
 GIF_UNIT = 0.01
 """Seconds: the unit of a GIF's delays."""
+GIF_LONGEST = 65535
+"""Units: there is no room for more."""
 GIF_SHORTEST = 2
 """Units: browsers show shorter delays as much longer ones."""
 
@@ -28,4 +30,4 @@ class GifClock:
         """How long to show a frame if the one with this number comes after it."""
         until = max(round(next_frame / self._fps / GIF_UNIT), self._shown_until + GIF_SHORTEST)
         delay, self._shown_until = until - self._shown_until, until
-        return delay
+        return min(delay, GIF_LONGEST)

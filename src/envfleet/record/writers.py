@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import GifImagePlugin, Image
 
+from envfleet.record.frames import Frame, fit
 from envfleet.record.timing import GifClock, gif_stride
-
-Frame = NDArray[np.uint8]
-"""Height, width, RGB."""
 
 
 class Writer(Protocol):
@@ -45,7 +42,7 @@ def open_writer(path: Path, fps: float) -> Writer:
     raise ValueError(f"a film is a .gif or .mp4 file, got {path.name!r}")
 
 
-def _unfinished(path: Path) -> Path:
+def unfinished(path: Path) -> Path:
     """Where a film is written until it is complete."""
     return path.with_name(f".{path.stem}.unfinished{path.suffix}")
 
@@ -57,15 +54,18 @@ class GifWriter:
         self._path = path
         self._clock = GifClock(fps)
         self._stride = gif_stride(fps)
-        self._file = _unfinished(path).open("wb")
+        self._file = unfinished(path).open("wb")
         self._waiting: Image.Image | None = None  # its delay is known when the next one comes
         self._skipped: tuple[int, Frame] | None = None
+        self._shape: tuple[int, ...] = ()
         self._next = 0
         self._last = 0
         self.frames = 0
 
     def add(self, number: int, frame: Frame) -> None:
         """Show a frame at the time of its number, or skip it where a GIF cannot be as fast."""
+        self._shape = self._shape or frame.shape
+        frame = fit(frame, self._shape)
         self._last = number
         if number < self._next:
             self._skipped = number, frame
@@ -102,12 +102,14 @@ class GifWriter:
         self._flush(self._last + self._stride)
         self._file.write(b";")
         self._file.close()
-        _unfinished(self._path).replace(self._path)
+        unfinished(self._path).replace(self._path)
 
     def discard(self) -> None:
         """Remove what there is of it."""
-        self._file.close()
-        _unfinished(self._path).unlink(missing_ok=True)
+        try:
+            self._file.close()
+        finally:
+            unfinished(self._path).unlink(missing_ok=True)
 
 
 class Mp4Writer:
@@ -121,13 +123,16 @@ class Mp4Writer:
         self._av = av
         self._path = path
         self._rate = Fraction(fps).limit_denominator(1001)
-        self._container: Any = av.open(str(_unfinished(path)), "w", format="mp4")
+        self._container: Any = av.open(str(unfinished(path)), "w", format="mp4")
         self._stream: Any = None
+        self._shape: tuple[int, ...] = ()
         self.frames = 0
 
     def add(self, number: int, frame: Frame) -> None:
         """Show a frame at the time of its number."""
-        height, width = frame.shape[:2]
+        self._shape = self._shape or frame.shape
+        frame = fit(frame, self._shape)
+        height, width = self._shape[:2]
         even = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
         if self._stream is None:
             self._stream = self._container.add_stream("libx264", rate=self._rate)
@@ -146,9 +151,11 @@ class Mp4Writer:
         if self._stream is not None:
             self._container.mux(self._stream.encode())
         self._container.close()
-        _unfinished(self._path).replace(self._path)
+        unfinished(self._path).replace(self._path)
 
     def discard(self) -> None:
         """Remove what there is of it."""
-        self._container.close()
-        _unfinished(self._path).unlink(missing_ok=True)
+        try:
+            self._container.close()
+        finally:
+            unfinished(self._path).unlink(missing_ok=True)

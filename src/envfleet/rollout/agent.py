@@ -158,12 +158,11 @@ def _described(answer: Any) -> str:
 def untouched(agent: Any, seed: int | None = None) -> Iterator[None]:
     """Use an agent without a trace: no gradients, and modes and random states as before.
 
-    Modules, the agent itself or its attributes, are in evaluation mode meanwhile, so that
+    Modules, the agent itself or what it holds, are in evaluation mode meanwhile, so that
     normalisers and dropout keep still. Random states are torch's, NumPy's and Python's own and
-    those of generators that are attributes of the agent. With a seed, what it samples depends on
-    that alone.
+    those of generators that the agent holds. With a seed, what it samples depends on that alone.
     """
-    parts = [agent, *vars(agent).values()] if hasattr(agent, "__dict__") else [agent]
+    parts = _parts_of(agent)
     nets = [part for part in parts if isinstance(part, torch.nn.Module)]
     modes = [(module, module.training) for net in nets for module in net.modules()]
     torches = [(g, g.get_state()) for g in parts if isinstance(g, torch.Generator)]
@@ -195,3 +194,39 @@ def untouched(agent: Any, seed: int | None = None) -> Iterator[None]:
             bits.state = kept
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002 - same
+
+
+def _parts_of(agent: Any) -> list[Any]:
+    """An agent and what it holds in attributes, lists and dicts, a few levels deep."""
+    found: dict[int, Any] = {}
+    level = [agent]
+    for _ in range(5):
+        level = [part for part in level if id(part) not in found]
+        found.update((id(part), part) for part in level)
+        inner: list[Any] = []
+        for part in level:
+            if isinstance(part, dict):
+                inner += part.values()
+            elif isinstance(part, (list, tuple)):
+                inner += part
+            elif not isinstance(part, (torch.Tensor, np.ndarray, type)):
+                inner += getattr(part, "__dict__", {}).values()
+        level = [part for part in inner if not isinstance(part, (str, int, float, type(None)))]
+    return list(found.values())
+
+
+@contextlib.contextmanager
+def standing_still(envs: Any) -> Iterator[None]:
+    """Have Gymnasium's normalising wrappers around a fleet learn nothing meanwhile."""
+    learning = []
+    while envs is not None:
+        if getattr(envs, "update_running_mean", None) is True:
+            learning.append(envs)
+        envs = getattr(envs, "env", None)
+    for wrapper in learning:
+        wrapper.update_running_mean = False
+    try:
+        yield
+    finally:
+        for wrapper in learning:
+            wrapper.update_running_mean = True

@@ -257,7 +257,7 @@ class Collector:
         before = buffers.rows[t - 1] if t else None
         resets = self._was_done if before is None else before.terminated | before.truncated
         recorder.step(row.rewards, done, valid & ~resets, infos)
-        return resets
+        return resets & valid  # the env of a replaced worker is reset by the next step
 
     def _turn_over(
         self, done: NDArray[np.bool_], observations: Tree, infos: dict[str, Any], finals: list[Tree]
@@ -366,11 +366,13 @@ class Collector:
         """Close the fleet and the file of episodes; once."""
         if not self._closed:
             self._closed = True
-            if self._file is not None:
-                self._file.close()
-            if self.recorder is not None:
-                self.recorder.close()
-            self.envs.close()
+            try:
+                if self._file is not None:
+                    self._file.close()
+                if self.recorder is not None:
+                    self.recorder.close()
+            finally:
+                self.envs.close()
 
     def __enter__(self) -> Self:
         return self

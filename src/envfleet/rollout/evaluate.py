@@ -18,6 +18,7 @@ from envfleet.rollout.agent import (
     acting_best,
     check_actions,
     device_of,
+    standing_still,
     untouched,
 )
 from envfleet.rollout.collector import autoreset_mode_of
@@ -98,7 +99,11 @@ def evaluate(
     count = envs.num_envs
     quota = [episodes // count + (env < episodes % count) for env in range(count)]
     played: list[list[Episode]] = [[] for _ in range(count)]
-    with untouched(agent, seed), progress_bar(episodes, progress, "Evaluating", "episode") as bar:
+    with (
+        untouched(agent, seed),
+        standing_still(envs),
+        progress_bar(episodes, progress, "Evaluating", "episode") as bar,
+    ):
         player.reset(seed)
         while any(len(done) < wanted for done, wanted in zip(played, quota, strict=True)):
             for episode in player.step():

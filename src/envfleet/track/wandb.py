@@ -26,7 +26,7 @@ class WandbTracker:
         self._run: Any = wandb.init(project=project, name=name, **options)
         self.project: str | None = self._run.project or project
         self.run: str | None = self._run.name or name or self._run.id
-        self._step = 0
+        self._step = int(getattr(self._run, "step", 0) or 0)  # a resumed run has some
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """All numbers at an explicit step."""

@@ -356,7 +356,7 @@ class EnvHost:
             self._keep_final(i, self._final_writer.loose[i], outcome)
         final: dict[str, Any] = {"final_info": _own_copy(_checked_info(info))}
         if getattr(self.envs[i], KEEPS_FINAL_FRAME, False):
-            final["final_frame"] = self.envs[i].render()
+            final["final_frame"] = deepcopy(self.envs[i].render())  # reset may draw over it
         observation, reset_info = self._autoreset(i)
         return observation, {**final, **_checked_info(reset_info)}
 
