@@ -2,7 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test test-faults bench lint format clean
+.PHONY: train test test-faults bench lint format clean
+
+# Until CartPole is solved; films, a curve and checkpoints are in runs/CartPole-v1.
+train: .venv/installed
+	$(BIN)/envfleet train CartPole-v1 --preset fast --until-solved --record-every 40000
 
 test: .venv/installed
 	$(BIN)/python -m pytest --engines=all

@@ -28,7 +28,8 @@ ALLOWED = {
     "track": {"rollout"},
     "__init__": {"engine", "errors", "vector", "rollout", "record", "track"},
     "bench": {"engine", "vector"},
-    "cli": {"bench"},
+    "train": {"errors", "vector", "rollout", "record", "track"},
+    "cli": {"bench", "record", "rollout", "track", "train"},
     "__main__": {"cli"},
 }
 # Inside the engine: rules are pure; the arena knows rules; worker and pool know what is below them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 
 def main() -> None:
@@ -15,5 +16,14 @@ def main() -> None:
 
     from envfleet.cli.bench import Bench  # noqa: PLC0415 - after the check
 
-    command = tyro.extras.subcommand_cli_from_dict({"bench": Bench}, prog="envfleet")
+    commands: dict[str, Any] = {"bench": Bench}
+    try:
+        from envfleet.cli.train import Eval, Record, Resume, Train  # noqa: PLC0415 - same
+    except ModuleNotFoundError as error:
+        # Measuring engines needs no torch.
+        hint = f"without {error.name} only bench is here: pip install 'envfleet[train]'"
+        print(hint, file=sys.stderr)  # noqa: T201
+    else:
+        commands |= {"train": Train, "resume": Resume, "eval": Eval, "record": Record}
+    command = tyro.extras.subcommand_cli_from_dict(commands, prog="envfleet")
     sys.exit(command.run())

@@ -30,6 +30,10 @@ class Batch:
     def __len__(self) -> int:
         return len(self.rewards)
 
+    def select(self, index: torch.Tensor) -> Batch:
+        """Some of the rows; copies."""
+        return Batch(*(_on_leaves(lambda leaf: leaf[index], part) for part in _parts(self)))
+
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
@@ -159,7 +163,7 @@ class Rollout:
         return replace(self, **dict(zip(names, moved, strict=True)))
 
 
-def _parts(whole: Rollout) -> list[Any]:
+def _parts(whole: Rollout | Batch) -> list[Any]:
     return [getattr(whole, field.name) for field in fields(whole)]
 
 

@@ -224,6 +224,11 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         """The worker processes; none after ``close``."""
         return [handle.process for handle in self._pool.handles if not self.closed]
 
+    @property
+    def restart_count(self) -> int:
+        """How many workers and envs have been replaced so far."""
+        return 0 if self._mender is None else self._mender.recovery.budget.spent
+
     def reset(
         self,
         *,

@@ -1,0 +1,105 @@
+"""Training speed beside Stable-Baselines3's, with the same hyper-parameters, and the returns.
+
+python benchmarks/train.py                       # needs the extras train, sb3 and box2d
+
+Seeds take turns; start-up is left out. "solved" is the time of training until the last 100 episodes
+reach the env's reward threshold, with --preset fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from envfleet.train.config import TrainConfig
+from envfleet.train.presets import preset
+from envfleet.train.run import Run, RunOptions
+
+CELLS = [
+    ("CartPole-v1", "zoo", 100_000),
+    ("CartPole-v1", "cleanrl", 60_000),
+    ("LunarLander-v3", "zoo", 32_768),
+]
+
+
+def ours(config: TrainConfig, options: RunOptions | None = None) -> tuple[float, float, int]:
+    """Seconds of training, the mean return at the end, and steps."""
+    with tempfile.TemporaryDirectory() as folder:
+        with Run.start(Path(folder) / "run", config, options or RunOptions()) as run:
+            start = time.perf_counter()
+            run.train()
+            seconds = time.perf_counter() - start
+            window = run.collector.statistics.window
+        return seconds, window.returns.mean, run.collector.total_steps
+
+
+def theirs(config: TrainConfig) -> tuple[float, float, int]:
+    """The same with Stable-Baselines3."""
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
+
+    def scheduled(value: float, schedule: str):  # noqa: ANN202 - what SB3 takes
+        return (lambda left: left * value) if schedule == "linear" else value
+
+    envs = make_vec_env(config.env_id, config.num_envs, seed=config.seed)
+    model = PPO(
+        "MlpPolicy",
+        envs,
+        n_steps=config.steps,
+        batch_size=config.batch_size,
+        n_epochs=config.epochs,
+        learning_rate=scheduled(config.learning_rate, config.learning_rate_schedule),
+        gamma=config.gamma,
+        gae_lambda=config.gae_lambda,
+        clip_range=scheduled(config.clip, config.clip_schedule),
+        clip_range_vf=config.clip if config.clip_values else None,
+        ent_coef=config.entropy,
+        vf_coef=config.value,
+        max_grad_norm=config.max_grad_norm,
+        seed=config.seed,
+        device="cpu",
+    )
+    start = time.perf_counter()
+    model.learn(config.total_steps)
+    seconds = time.perf_counter() - start
+    returns = [episode["r"] for episode in model.ep_info_buffer or []]
+    envs.close()
+    return seconds, statistics.mean(returns), model.num_timesteps
+
+
+def main() -> None:
+    """Print a row per cell, then the time until CartPole is solved."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    seeds = parser.parse_args().seeds
+    print("| env | preset | steps/s | SB3, steps/s | ratio | return | SB3, return |")
+    print("|---|---|---:|---:|---:|---:|---:|")
+    for env_id, name, total in CELLS:
+        rates: tuple[list[float], list[float]] = [], []
+        returns: tuple[list[float], list[float]] = [], []
+        for seed in range(seeds):
+            config = preset(env_id, name, continuous=False, image=False)
+            config = replace(config, total_steps=total, seed=seed)
+            for i, train in enumerate((ours, theirs)):
+                seconds, mean, steps = train(config)
+                rates[i].append(steps / seconds)
+                returns[i].append(mean)
+        mine, other = statistics.median(rates[0]), statistics.median(rates[1])
+        means = " | ".join(f"{statistics.mean(r):.0f}" for r in returns)
+        print(
+            f"| {env_id} | {name} | {mine:,.0f} | {other:,.0f} | {mine / other:.1f}x | {means} |",
+            flush=True,
+        )
+    times = []
+    for seed in range(5):
+        config = replace(preset("CartPole-v1", "fast", continuous=False, image=False), seed=seed)
+        times.append(ours(config, RunOptions(stop_at=475.0))[0])
+    print(f"\nCartPole-v1 solved in {statistics.median(times):.1f} s (median of 5 seeds)")
+
+
+if __name__ == "__main__":
+    main()

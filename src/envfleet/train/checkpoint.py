@@ -1,0 +1,101 @@
+"""Checkpoints: a folder per moment, complete or not there at all; no pickled code.
+
+step_000102400/  policy.safetensors   parameters and normaliser
+optimizer.pt         Adam's moments (loaded with weights_only=True)
+state.json           step, counters, statistics, random states
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from envfleet.errors import EnvfleetError
+
+
+class CheckpointError(EnvfleetError):
+    """A checkpoint cannot be read; the text says which one to take instead."""
+
+
+@dataclass
+class Checkpoint:
+    """All that a run needs to go on as if nothing had happened."""
+
+    step: int
+    policy: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    state: dict[str, Any] = field(default_factory=dict)
+    """Anything that JSON knows; tensors of bytes by ``pack_bytes``."""
+
+
+def save(folder: Path, checkpoint: Checkpoint, *, keep: int, best: bool) -> Path:
+    """Write a checkpoint, remove all but the last ``keep`` and the best, which may be this one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"step_{checkpoint.step:012d}"
+    draft = folder / f".{path.name}.draft"
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    save_file(
+        {k: v.contiguous() for k, v in checkpoint.policy.items()}, draft / "policy.safetensors"
+    )
+    torch.save(checkpoint.optimizer, draft / "optimizer.pt")
+    (draft / "state.json").write_text(json.dumps({"step": checkpoint.step, **checkpoint.state}))
+    shutil.rmtree(path, ignore_errors=True)
+    draft.rename(path)
+    if best:
+        (folder / "best.new").write_text(path.name)
+        (folder / "best.new").replace(folder / "best")
+    named = best_of(folder)
+    for old in everyone(folder)[:-keep]:
+        if old != named:
+            shutil.rmtree(old)
+    return path
+
+
+def everyone(folder: Path) -> list[Path]:
+    """All checkpoints of a run, the oldest first."""
+    return sorted(path for path in folder.glob("step_*") if path.is_dir())
+
+
+def best_of(folder: Path) -> Path | None:
+    """The checkpoint that was marked as the best, if it is still there."""
+    mark = folder / "best"
+    path = folder / mark.read_text().strip() if mark.exists() else None
+    return path if path is not None and path.is_dir() else None
+
+
+def load(path: Path) -> Checkpoint:
+    """Read a checkpoint.
+
+    Raises:
+        CheckpointError: a file is missing or was cut short.
+    """
+    try:
+        state = json.loads((path / "state.json").read_text())
+        policy = load_file(path / "policy.safetensors")
+        optimizer = torch.load(path / "optimizer.pt", weights_only=True)
+    except Exception as error:
+        others = [other.name for other in everyone(path.parent) if other != path]
+        hint = f"take {others[-1]} instead" if others else "there is no other"
+        raise CheckpointError(
+            f"the checkpoint {path} cannot be read ({type(error).__name__}: {error}); {hint}."
+        ) from error
+    return Checkpoint(state.pop("step"), policy, optimizer, state)
+
+
+def pack_bytes(state: Tensor) -> str:
+    """A tensor of bytes, such as a generator's state, as text."""
+    return base64.b64encode(state.numpy().tobytes()).decode()
+
+
+def unpack_bytes(text: str) -> Tensor:
+    """What ``pack_bytes`` has packed."""
+    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)

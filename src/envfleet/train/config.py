@@ -1,0 +1,78 @@
+"""What a training run is: every choice in one flat, readable record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from envfleet.train.policy import Activation
+
+Schedule = Literal["constant", "linear"]
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A run of PPO. The defaults are Stable-Baselines3's."""
+
+    env_id: str = "CartPole-v1"
+    """An id that Gymnasium knows, or module:callable."""
+    seed: int = 0
+    total_steps: int = 100_000
+    num_envs: int = 8
+    steps: int = 2048
+    """Of each env per rollout."""
+    batch_size: int = 64
+    epochs: int = 10
+    learning_rate: float = 3e-4
+    learning_rate_schedule: Schedule = "constant"
+    """linear: down to 0 at the end of the run."""
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    clip: float = 0.2
+    clip_schedule: Schedule = "constant"
+    clip_values: bool = False
+    """Whether new values stay within ``clip`` of the old ones in the loss."""
+    entropy: float = 0.0
+    """Weight of the entropy bonus."""
+    value: float = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: float = 0.5
+    adam_epsilon: float = 1e-5
+    target_kl: float | None = None
+    """Stop an update where the policy has moved further than 1.5 times this."""
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
+    hidden: tuple[int, ...] = (64, 64)
+    activation: Activation = "tanh"
+    log_std: float = 0.0
+    orthogonal: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what means nothing.
+
+        Raises:
+            ValueError: naming the field, its value and what is allowed.
+        """
+        for name in ("total_steps", "num_envs", "steps", "batch_size", "epochs"):
+            _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        for name in ("gamma", "gae_lambda"):
+            _check(0 <= getattr(self, name) <= 1, name, getattr(self, name), "between 0 and 1")
+        for name in ("learning_rate", "clip", "max_grad_norm", "adam_epsilon"):
+            _check(getattr(self, name) > 0, name, getattr(self, name), "above 0")
+        for name in ("entropy", "value", "seed"):
+            _check(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        for name in ("learning_rate_schedule", "clip_schedule"):
+            known = ("constant", "linear")
+            _check(getattr(self, name) in known, name, getattr(self, name), "constant or linear")
+        _check(self.activation in ("tanh", "relu"), "activation", self.activation, "tanh or relu")
+        _check(self.target_kl is None or self.target_kl > 0, "target_kl", self.target_kl, "above 0")
+
+    @property
+    def rollout_size(self) -> int:
+        """Rows of one rollout."""
+        return self.num_envs * self.steps
+
+
+def _check(fine: bool, name: str, value: object, allowed: str) -> None:
+    if not fine:
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")

@@ -1,0 +1,197 @@
+"""PPO: from rollouts to a better policy, one update at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from envfleet.rollout.buffer import Batch, Rollout
+from envfleet.rollout.nested import Tree
+from envfleet.train.config import TrainConfig
+from envfleet.train.numpy_mlp import FlatAdam, NumpyPolicy
+from envfleet.train.policy import Normalizer, Policy
+
+
+class PPO:
+    """Proximal policy optimisation with a clipped objective (Schulman et al., 2017).
+
+    ``update`` takes a rollout that this policy has collected and changes the policy in place. Its
+    state, for a checkpoint, is the policy's, the optimiser's, the reward scale's and the
+    generator's.
+    """
+
+    def __init__(self, policy: Policy, config: TrainConfig) -> None:
+        self.policy = policy
+        self.config = config
+        self._quick = NumpyPolicy(policy) if NumpyPolicy.fits(policy) else None
+        rate, epsilon = config.learning_rate, config.adam_epsilon
+        self.optimizer: Any
+        if self._quick is None:
+            self.optimizer = torch.optim.Adam(policy.parameters(), lr=rate, eps=epsilon, fused=True)
+        else:
+            policy.quick = self._quick
+            self.optimizer = FlatAdam(self._quick.values, self._quick.gradient, rate, epsilon)
+        self.rewards = RewardScale(config) if config.normalize_rewards else None
+        self.generator = torch.Generator().manual_seed(config.seed)
+        """Of the order of minibatches."""
+
+    def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
+        """Improve the policy; ``progress`` is the part of the run that is over, from 0 to 1.
+
+        Returns the means of what happened in the minibatches of the last epoch (with a limit on the
+        KL: of all), ``explained_variance``, and the number of steps of the optimiser.
+        """
+        config = self.config
+        rate = config.learning_rate * _factor(config.learning_rate_schedule, progress)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        clip = config.clip * _factor(config.clip_schedule, progress)
+        if self.rewards is not None:
+            rollout = self.rewards(rollout)
+        advantages, returns = rollout.advantages(config.gamma, config.gae_lambda)
+        step = self._step if self._quick is None else self._quick_step
+        rows = rollout.flatten(advantages, returns)
+        features = self._features(rows.observations)
+        told: list[Tensor | list[float]] = []
+        stop, limit, updates = False, config.target_kl, 0
+        for epoch in range(config.epochs):
+            tell = epoch == config.epochs - 1 or limit is not None
+            order = torch.randperm(len(rows), generator=self.generator)
+            for index in torch.split(order, config.batch_size):
+                numbers = step(rows, features, index, clip, tell=tell)
+                updates += 1
+                if tell:
+                    told.append(numbers)
+                    # Looking at a number waits for it, so only who asks for a limit pays for it.
+                    stop = limit is not None and bool(numbers[3] > 1.5 * limit)
+                if stop:
+                    break
+            if stop:
+                break
+        self.policy.learn_scale(rollout.observations)
+        means = torch.stack([torch.as_tensor(numbers) for numbers in told]).mean(0).tolist()
+        names = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "grad_norm")
+        kept = rollout.valid
+        return {
+            **dict(zip(names, means, strict=True)),
+            "explained_variance": _explained(rollout.values[kept], returns[kept]),
+            "steps": float(updates),
+        }
+
+    def _features(self, observations: Tree) -> Tensor | None:
+        """What the networks are given, where it is the same in all epochs."""
+        if self.policy.body is not None:
+            return None  # a body is trained too
+        with torch.no_grad():
+            return self.policy.features(observations)
+
+    def _quick_step(
+        self, rows: Batch, features: Tensor | None, index: Tensor, clip: float, *, tell: bool
+    ) -> list[float]:
+        """One step of the optimiser, with the gradient from NumPy."""
+        assert self._quick is not None  # noqa: S101 - update has asked
+        assert features is not None  # noqa: S101 - such a policy has no body
+        assert rows.advantages is not None  # noqa: S101 - update has put them there
+        assert rows.returns is not None  # noqa: S101 - same
+        chosen = index.numpy()
+        numbers = self._quick.gradients(
+            features.numpy()[chosen],
+            rows.actions.numpy()[chosen],
+            (rows.log_probs.numpy()[chosen], rows.values.numpy()[chosen]),
+            rows.advantages.numpy()[chosen],
+            rows.returns.numpy()[chosen],
+            clip=clip,
+            clip_values=self.config.clip_values,
+            entropy_weight=self.config.entropy,
+            value_weight=self.config.value,
+            max_norm=self.config.max_grad_norm,
+            tell=tell,
+        )
+        self.optimizer.step()
+        return numbers
+
+    def _step(
+        self, rows: Batch, features: Tensor | None, index: Tensor, clip: float, *, tell: bool
+    ) -> Tensor | list[float]:
+        """One step of the optimiser; its numbers, on the device they are on."""
+        config = self.config
+        batch = rows.select(index)
+        ready = self.policy.features(batch.observations) if features is None else features[index]
+        policy_loss, value_loss, entropy, ratio_log, ratio = losses(
+            self.policy, batch, ready, clip, clip_values=config.clip_values
+        )
+        loss = policy_loss + config.value * value_loss - config.entropy * entropy
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = nn.utils.clip_grad_norm_(
+            self.policy.parameters(), config.max_grad_norm, foreach=True
+        )
+        self.optimizer.step()
+        if not tell:
+            return []
+        with torch.no_grad():
+            kl = (ratio - 1 - ratio_log).mean()
+            clipped = ((ratio - 1).abs() > clip).float().mean()
+            return torch.stack(
+                [policy_loss.detach(), value_loss.detach(), entropy.detach(), kl, clipped, norm]
+            )
+
+
+def losses(
+    policy: Policy, batch: Batch, features: Tensor, clip: float, *, clip_values: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The parts of PPO's loss, then the logarithm of the ratio and the ratio itself."""
+    assert batch.advantages is not None  # noqa: S101 - PPO.update has put them there
+    assert batch.returns is not None  # noqa: S101 - same
+    _, log_probs, values, entropy = policy.judge(features, batch.actions)
+    ratio_log = log_probs - batch.log_probs
+    ratio = ratio_log.exp()
+    advantages = batch.advantages
+    if len(advantages) > 1:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    bounded = ratio.clamp(1 - clip, 1 + clip)
+    policy_loss = -torch.minimum(advantages * ratio, advantages * bounded).mean()
+    error = (values - batch.returns).square()
+    if clip_values:
+        near = batch.values + (values - batch.values).clamp(-clip, clip)
+        error = torch.maximum(error, (near - batch.returns).square())
+    return policy_loss, 0.5 * error.mean(), entropy.mean(), ratio_log, ratio
+
+
+class RewardScale(nn.Module):
+    """Rewards in units of the deviation of the discounted return so far, clipped to 10."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        super().__init__()
+        self._gamma = config.gamma
+        self.scale = Normalizer(1)
+        self.register_buffer("running", torch.zeros(config.num_envs, dtype=torch.float64))
+        self.running: Tensor
+
+    def forward(self, rollout: Rollout) -> Rollout:
+        """The rollout with scaled rewards; takes up its returns first."""
+        done = rollout.terminated | rollout.truncated
+        rows = zip(rollout.rewards.double(), rollout.valid, done, strict=True)
+        for rewards, valid, over in rows:
+            self.running.copy_(self.running * self._gamma + torch.where(valid, rewards, 0.0))
+            self.scale.update(self.running[valid])
+            self.running[over] = 0.0
+        factor = (self.scale.variance + 1e-8).rsqrt().to(rollout.rewards.dtype)
+        return replace(rollout, rewards=(rollout.rewards * factor).clamp(-10.0, 10.0))
+
+    def begin_anew(self) -> None:
+        """All episodes were cut."""
+        self.running.zero_()
+
+
+def _factor(schedule: str, progress: float) -> float:
+    return 1.0 - progress if schedule == "linear" else 1.0
+
+
+def _explained(values: Tensor, returns: Tensor) -> float:
+    """1 is a perfect critic, 0 as good as none, below that worse; NaN where nothing varies."""
+    spread = returns.var()
+    return float(1 - (returns - values).var() / spread) if spread > 0 else float("nan")
