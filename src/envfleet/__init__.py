@@ -1,6 +1,7 @@
 """envfleet runs fleets of Gymnasium environments at the speed of the hardware.
 
-    env ──► engine ──► vector ──► rollout ──► record, track ──► cli
+    env ──► engine ──► vector ──► rollout ──► record, track ──► train ──► cli
+     │        │          │           │           │                └─ PPO, runs, checkpoints
      │        │          │           │           └─ Recorder, record_agent; metrics
      │        │          │           └─ Collector, Rollout, evaluate: torch begins here
      │        │          └─ SerialVectorEnv, ProcessVectorEnv: gymnasium.vector.VectorEnv classes
