@@ -27,7 +27,7 @@ def chosen(measured, num_envs, cores=2, *, serial=True, caller=True):
         (computing(1e-6), 2, ("serial", 1, False)),
         (computing(7e-6), 64, ("process", 2, True)),
         (computing(300e-6), 8, ("process", 2, True)),
-        (computing(1e-6, size=100_000), 16, ("serial", 1, False)),
+        (computing(1e-6, size=100_000), 16, ("process", 2, True)),
         (waiting(5e-3), 16, ("process", 16, False)),
         (waiting(2e-6), 2, ("serial", 1, False)),
         (None, 16, ("process", 16, False)),

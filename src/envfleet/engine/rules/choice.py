@@ -61,6 +61,7 @@ def choose(
 ) -> Plan:
     """The plan with the shortest expected step; ``measured`` is None if it took too long to tell.
 
+    That every engine copies its answer once more for the caller makes no difference between them.
     ``serial`` and ``caller`` say whether envs may run in the calling process, all or one shard.
     """
     if measured is None:
@@ -84,8 +85,7 @@ def _each(measured: Measurement) -> float:
 
 
 def _parallel(measured: Measurement, num_envs: int, shards: int) -> float:
-    copied = num_envs * measured.observation_bytes * _PER_BYTE
-    return math.ceil(num_envs / shards) * _each(measured) + copied
+    return math.ceil(num_envs / shards) * _each(measured)
 
 
 def _time(seconds: float) -> str:
