@@ -418,7 +418,7 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, name):
     whole = program(tmp_path / "whole", name, resume=False)
     killed = program(tmp_path / "killed", name, resume=False)
     for line in killed.stdout:
-        if int(line) > 2600:  # between two checkpoints, in the middle of a rollout
+        if int(line) > 2200:  # checkpoints are at 1792 and 2688
             break
     os.kill(killed.pid, signal.SIGKILL)
     killed.wait()
@@ -428,12 +428,13 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, name):
     assert len(told(tmp_path / "killed")) < len(told(tmp_path / "whole"))
     resumed = program(tmp_path / "killed", name, resume=True)
     steps = [int(line) for line in resumed.communicate()[0].split()]
-    assert 1500 < steps[0] < 2600  # it had to repeat something
+    assert steps[0] in (1792 + 128, 2688 + 128)  # from the last checkpoint on
     assert told(tmp_path / "killed") == told(tmp_path / "whole")
 
 
 def test_training_goes_on_while_workers_are_killed(tmp_path):
     config = preset("CartPole-v1", "fast", continuous=False, image=False)
+    config = replace(config, total_steps=250_000)  # to be on the safe side
     options = RunOptions(on_failure="restart", stop_at=475.0)
     kills, over = [], threading.Event()
 
