@@ -111,6 +111,6 @@ def test_the_example_makes_films(tmp_path):
     output = subprocess.run(
         [sys.executable, str(program)], capture_output=True, text=True, check=True, cwd=tmp_path
     ).stdout
-    assert "films are in renders/misc" in output
+    assert f"films are in {tmp_path}/renders/misc" in output
     names = sorted(path.name for path in (tmp_path / "renders/misc").iterdir())
     assert names == ["fleet.gif", "render_0.gif"]
