@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
+from envfleet.bench.contestants import step_all
 from envfleet.bench.works import factory
 from envfleet.engine.pool.starting import split_envs
 
@@ -36,14 +37,7 @@ def shard(work: str, envs: range, seconds: float, pipe: Connection) -> None:
     last = time.perf_counter()
     end = last + seconds
     while last < end:
-        row = actions[len(times) % 50]
-        for i, env in enumerate(members):
-            if due[i]:
-                env.reset()
-                due[i] = False
-            else:
-                _, _, terminated, truncated, _ = env.step(row[i])
-                due[i] = bool(terminated or truncated)
+        step_all(members, actions[len(times) % 50], due)
         now = time.perf_counter()
         times.append(now - last)
         last = now

@@ -16,7 +16,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 
 import envfleet
 from envfleet import evaluate
-from test_rollout import ENGINES, Formula, ScriptedEnv
+from rollout_envs import ENGINES, Formula, ScriptedEnv
 
 
 def fleet(lengths=(1, 5, 30), engine="serial", mode="NextStep"):

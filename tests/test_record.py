@@ -34,7 +34,7 @@ from envfleet.record.grid import tile
 from envfleet.record.overlay import prepare
 from envfleet.record.timing import GifClock, gif_stride
 from envfleet.record.writers import GifWriter, open_writer
-from test_rollout import ENGINES
+from rollout_envs import ENGINES
 
 
 class Screen(gym.Env):

@@ -12,7 +12,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 import envfleet
-from test_rollout import MODES, SCRIPTS, ScriptedEnv, SeedAgent, fleet
+from rollout_envs import MODES, SCRIPTS, ScriptedEnv, SeedAgent, fleet
 
 PAGE = (Path(__file__).parent.parent / "docs/seeds.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)

@@ -117,6 +117,17 @@ class Limit:
             process.join()
 
 
+def step_all(envs: Sequence[gymnasium.Env[Any, Any]], row: Sequence[Any], due: list[Any]) -> None:
+    """Step envs one by one, or reset those that are due; ``due`` says so of the next time."""
+    for i, env in enumerate(envs):
+        if due[i]:
+            env.reset()
+            due[i] = False
+        else:
+            _, _, terminated, truncated, _ = env.step(row[i])
+            due[i] = terminated or truncated
+
+
 def _loop(make: Make, shard: range, pipe: Any) -> None:
     envs = [make() for _ in shard]
     for i, env in zip(shard, envs, strict=True):
@@ -131,14 +142,7 @@ def _loop(make: Make, shard: range, pipe: Any) -> None:
         steps, start = 0, now()
         end = start + seconds
         while now() < end or steps == 0:
-            row = actions[steps % 50]
-            for i, env in enumerate(envs):
-                if due[i]:
-                    env.reset()
-                    due[i] = False
-                else:
-                    _, _, terminated, truncated, _ = env.step(row[i])
-                    due[i] = terminated or truncated
+            step_all(envs, actions[steps % 50], due)
             steps += 1
         pipe.send(steps * len(envs) / (now() - start))
 

@@ -15,7 +15,8 @@ import gymnasium
 import tyro
 
 from envfleet.record.film import record_agent
-from envfleet.rollout.evaluate import evaluate, progress_bar
+from envfleet.rollout.evaluate import evaluate
+from envfleet.rollout.progress import progress_bar
 from envfleet.track import TensorBoardTracker, Tracker, WandbTracker
 from envfleet.train import checkpoint as checkpoints
 from envfleet.train.config import TrainConfig

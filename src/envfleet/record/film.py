@@ -17,7 +17,8 @@ from envfleet.record.overlay import prepare
 from envfleet.record.recorder import check_renders, claim, engine_of
 from envfleet.record.writers import Writer, open_writer
 from envfleet.rollout.agent import Agent, standing_still, untouched
-from envfleet.rollout.evaluate import Player, progress_bar
+from envfleet.rollout.player import Player
+from envfleet.rollout.progress import progress_bar
 from envfleet.rollout.statistics import Episode
 
 

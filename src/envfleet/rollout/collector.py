@@ -23,6 +23,7 @@ from envfleet.rollout.agent import (
     valuing,
 )
 from envfleet.rollout.buffer import Rollout
+from envfleet.rollout.engine import autoreset_mode_of, restarted
 from envfleet.rollout.nested import ChannelsFirst, ObservationFormat, Tree, tree_leaves, tree_map
 from envfleet.rollout.statistics import (
     Episode,
@@ -228,7 +229,7 @@ class Collector:
                 if wants_reports:
                     reports += self._meter.reports(t, infos)
                 if "worker_restarted" in infos:
-                    row.valid[_restarted(infos, row.valid)] = False
+                    row.valid[restarted(infos, row.valid)] = False
             if recorder is not None:
                 began = self._film(recorder, buffers, t, infos)
             if self.autoreset_mode != AutoresetMode.NEXT_STEP:
@@ -250,7 +251,7 @@ class Collector:
         """Show a step to the recorder; returns which envs begin an episode with it."""
         row = buffers.rows[t]
         done = np.logical_or(row.terminated, row.truncated)
-        valid = ~_restarted(infos, done)
+        valid = ~restarted(infos, done)
         if self.autoreset_mode != AutoresetMode.NEXT_STEP:
             recorder.step(row.rewards, done, valid, infos)
             return done
@@ -263,7 +264,7 @@ class Collector:
         self, done: NDArray[np.bool_], observations: Tree, infos: dict[str, Any], finals: list[Tree]
     ) -> Tree:
         """Keep what episodes ended with; returns what the next ones begin with."""
-        ended = np.flatnonzero(done & ~_restarted(infos, done))
+        ended = np.flatnonzero(done & ~restarted(infos, done))
         if self.autoreset_mode == AutoresetMode.DISABLED:
             finals.append(tree_map(lambda leaf: leaf[ended], observations))
             return self.envs.reset(options={"reset_mask": done})[0]
@@ -379,33 +380,6 @@ class Collector:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def autoreset_mode_of(
-    envs: VectorEnv[Any, Any, Any], told: AutoresetMode | str | None
-) -> AutoresetMode:
-    """What happens when an episode of this fleet ends.
-
-    Raises:
-        ValueError: neither the fleet nor the caller says it, or they say different things.
-    """
-    declared = envs.metadata.get("autoreset_mode")
-    if declared is None and told is None:
-        raise ValueError(
-            f"{type(envs).__name__} does not say in metadata['autoreset_mode'] what happens when "
-            "an episode ends: pass autoreset_mode='NextStep', 'SameStep' or 'Disabled'."
-        )
-    mode = AutoresetMode(told if declared is None else declared)
-    if told is not None and AutoresetMode(told) != mode:
-        raise ValueError(f"autoreset_mode={told!r} was passed, but the fleet says {mode.value!r}.")
-    return mode
-
-
-def _restarted(infos: dict[str, Any], done: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whose worker was replaced in a step."""
-    if "worker_restarted" not in infos:
-        return np.zeros_like(done)
-    return np.asarray(infos["worker_restarted"], dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True)

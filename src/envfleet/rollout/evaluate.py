@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from envfleet.rollout.actions import ActionPort
-from envfleet.rollout.agent import (
-    Agent,
-    acting,
-    acting_best,
-    check_actions,
-    device_of,
-    standing_still,
-    untouched,
-)
-from envfleet.rollout.collector import autoreset_mode_of
-from envfleet.rollout.nested import ChannelsFirst, ObservationFormat, tree_map
-from envfleet.rollout.statistics import Episode, EpisodeMeter, EpisodeSource, EpisodeSummary
+from envfleet.rollout.agent import Agent, standing_still, untouched
+from envfleet.rollout.nested import ChannelsFirst
+from envfleet.rollout.player import Player
+from envfleet.rollout.progress import progress_bar
+from envfleet.rollout.statistics import Episode, EpisodeSource, EpisodeSummary
 
 
 @dataclass(frozen=True)
@@ -116,91 +107,3 @@ def evaluate(
         np.array([episode.length for episode in flat], dtype=np.int64),
         EpisodeSummary.of(flat),
     )
-
-
-class Player:
-    """An agent that plays in a fleet without being trained: a step at a time, nothing kept."""
-
-    def __init__(
-        self,
-        agent: Agent,
-        envs: VectorEnv[Any, Any, Any],
-        deterministic: bool,
-        device: torch.device | str | None = None,
-        autoreset_mode: AutoresetMode | str | None = None,
-        source: EpisodeSource = "auto",
-        channels_first: ChannelsFirst = "auto",
-    ) -> None:
-        self._best = acting_best(agent) if deterministic else None
-        self._sample = acting(agent)
-        self._envs = envs
-        self.mode = autoreset_mode_of(envs, autoreset_mode)
-        self.infos: dict[str, Any] = {}
-        """Of the last step."""
-        self._form = ObservationFormat(envs.single_observation_space, channels_first)
-        self._port = ActionPort(envs.single_action_space)
-        self._meter = EpisodeMeter(envs, source, self.mode)
-        self._is_checked = False
-        self._device = device_of(agent, device)
-        self._was_done = np.zeros(envs.num_envs, dtype=np.bool_)
-
-    @property
-    def returns(self) -> NDArray[np.float64]:
-        """The returns of the running episodes so far."""
-        return self._meter.running_returns
-
-    def reset(self, seed: int | None = None) -> None:
-        """Begin new episodes everywhere."""
-        self._observations, _ = self._envs.reset(seed=seed)
-        self._was_done[:] = False
-        self._meter.restart()
-
-    def step(self) -> list[Episode]:
-        """Let the agent act once in every env; the episodes that ended.
-
-        Envs that do not reset themselves are reset by the next step, so that the end can be seen.
-        """
-        if self.mode == AutoresetMode.DISABLED and self._was_done.any():
-            self._observations, _ = self._envs.reset(options={"reset_mask": self._was_done})
-        seen = tree_map(lambda leaf: leaf.to(self._device), self._form.tensors(self._observations))
-        actions = self._best(seen) if self._best is not None else self._sample(seen)[0]
-        if not self._is_checked:
-            check_actions(actions, self._envs.num_envs, self._port, self._device)
-            self._is_checked = True
-        answer = self._envs.step(self._port.to_env(actions))
-        self._observations, rewards, terminated, truncated, infos = answer
-        self.infos = infos
-        done = np.logical_or(terminated, truncated)
-        valid = ~self._was_done if self.mode == AutoresetMode.NEXT_STEP else np.ones_like(done)
-        if "worker_restarted" in infos:
-            valid &= ~np.asarray(infos["worker_restarted"], dtype=np.bool_)
-        reports = self._meter.reports(0, infos)
-        episodes = self._meter.observe(rewards[None], done[None], valid[None], reports)
-        self._was_done = done
-        return [episode for _, episode in episodes]
-
-
-class _NoBar:
-    """Where nothing is to be shown."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def update(self, count: int) -> None:
-        """So many more."""
-
-
-def progress_bar(total: int | None, wanted: bool | None, title: str, unit: str) -> Any:
-    """A progress bar, where one is wanted (by default on a terminal) and tqdm is installed."""
-    if sys.stderr.isatty() if wanted is None else wanted:
-        try:
-            from tqdm import tqdm  # noqa: PLC0415 - an extra
-        except ImportError:
-            return _NoBar()
-        # Without the thread that tqdm keeps to redraw bars that stand still.
-        quiet = type("Bar", (tqdm,), {"monitor_interval": 0})
-        return quiet(total=total, desc=title, unit=unit)
-    return _NoBar()

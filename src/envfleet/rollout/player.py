@@ -1,0 +1,77 @@
+"""Player: an agent in a fleet without training, a step at a time; nothing is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+
+from envfleet.rollout.actions import ActionPort
+from envfleet.rollout.agent import Agent, acting, acting_best, check_actions, device_of
+from envfleet.rollout.engine import autoreset_mode_of, restarted
+from envfleet.rollout.nested import ChannelsFirst, ObservationFormat, tree_map
+from envfleet.rollout.statistics import Episode, EpisodeMeter, EpisodeSource
+
+
+class Player:
+    """An agent that plays in a fleet without being trained: a step at a time, nothing kept."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        envs: VectorEnv[Any, Any, Any],
+        deterministic: bool,
+        device: torch.device | str | None = None,
+        autoreset_mode: AutoresetMode | str | None = None,
+        source: EpisodeSource = "auto",
+        channels_first: ChannelsFirst = "auto",
+    ) -> None:
+        self._best = acting_best(agent) if deterministic else None
+        self._sample = acting(agent)
+        self._envs = envs
+        self.mode = autoreset_mode_of(envs, autoreset_mode)
+        self.infos: dict[str, Any] = {}
+        """Of the last step."""
+        self._form = ObservationFormat(envs.single_observation_space, channels_first)
+        self._port = ActionPort(envs.single_action_space)
+        self._meter = EpisodeMeter(envs, source, self.mode)
+        self._is_checked = False
+        self._device = device_of(agent, device)
+        self._was_done = np.zeros(envs.num_envs, dtype=np.bool_)
+
+    @property
+    def returns(self) -> NDArray[np.float64]:
+        """The returns of the running episodes so far."""
+        return self._meter.running_returns
+
+    def reset(self, seed: int | None = None) -> None:
+        """Begin new episodes everywhere."""
+        self._observations, _ = self._envs.reset(seed=seed)
+        self._was_done[:] = False
+        self._meter.restart()
+
+    def step(self) -> list[Episode]:
+        """Let the agent act once in every env; the episodes that ended.
+
+        Envs that do not reset themselves are reset by the next step, so that the end can be seen.
+        """
+        if self.mode == AutoresetMode.DISABLED and self._was_done.any():
+            self._observations, _ = self._envs.reset(options={"reset_mask": self._was_done})
+        seen = tree_map(lambda leaf: leaf.to(self._device), self._form.tensors(self._observations))
+        actions = self._best(seen) if self._best is not None else self._sample(seen)[0]
+        if not self._is_checked:
+            check_actions(actions, self._envs.num_envs, self._port, self._device)
+            self._is_checked = True
+        answer = self._envs.step(self._port.to_env(actions))
+        self._observations, rewards, terminated, truncated, infos = answer
+        self.infos = infos
+        done = np.logical_or(terminated, truncated)
+        valid = ~self._was_done if self.mode == AutoresetMode.NEXT_STEP else np.ones_like(done)
+        valid &= ~restarted(infos, done)
+        reports = self._meter.reports(0, infos)
+        episodes = self._meter.observe(rewards[None], done[None], valid[None], reports)
+        self._was_done = done
+        return [episode for _, episode in episodes]
