@@ -22,7 +22,7 @@ import envfleet
 from envfleet import Collector
 from envfleet.rollout.nested import is_channels_last
 from envfleet.testing import Fault, FaultEnv
-from rollout_envs import ENGINES, MODES, SCRIPTS, Formula, ScriptedEnv, SeedAgent, fleet
+from rollout_envs import ENGINES, MODES, SCRIPTS, Chooser, Formula, ScriptedEnv, SeedAgent, fleet
 
 GAMMA, LAMBDA = 0.9, 0.8
 
@@ -542,6 +542,21 @@ def test_what_comes_next_is_in_memory_of_its_own():
     assert rollout.last_observations.tolist() == last
 
 
+@pytest.mark.parametrize("at_once", [4, 10**6])
+@pytest.mark.parametrize("mode", MODES)
+def test_agents_may_choose_first_and_judge_later(mode, at_once, monkeypatch):
+    monkeypatch.setattr("envfleet.rollout.collector.JUDGED_AT_ONCE", at_once)
+    script = SCRIPTS["both"]
+    with Collector(fleet(script=script, mode=mode), Chooser(), 7) as collector:
+        for _ in range(2):
+            rollout = collector.collect()
+    with Collector(fleet(script=script, mode=mode), Formula(), 7) as collector:
+        for _ in range(2):
+            expected = collector.collect()
+    for name in ("observations", "actions", "log_probs", "values", "last_values", "final_values"):
+        assert torch.equal(getattr(rollout, name), getattr(expected, name)), name
+
+
 # Bad agents and engines
 
 LONG = torch.zeros(3, dtype=torch.long)
@@ -609,6 +624,29 @@ def test_an_answer_of_another_shape_is_refused_at_any_step():
 
     with fleet() as envs, pytest.raises(ValueError, match=r"values have shape \(1,\)"):
         Collector(envs, Shrinking(), 5).collect()
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "error", "text"),
+    [
+        ("choose", LONG, TypeError, "choose must return a NumPy array, got a Tensor"),
+        ("choose", LONG.numpy()[:2], ValueError, r"actions have shape \(2,\), expected \(3,\)"),
+        ("choose", LONG.numpy() + 5, ValueError, "actions are between 5 and 5"),
+        ("get_actions_and_values", (LONG, torch.zeros(6, 1), None), ValueError, "log_probs have"),
+        (
+            "get_actions_and_values",
+            (LONG, torch.zeros(6), torch.tensor([0, 0, 0, 0, 0, np.nan])),
+            ValueError,
+            r"values of rows \[5\]",
+        ),
+        ("get_actions_and_values", None, TypeError, "needs get_actions_and_values"),
+    ],
+)
+def test_agents_that_choose_nonsense_are_told_so(method, answer, error, text):
+    agent = Chooser()
+    setattr(agent, method, None if answer is None else lambda *_, **__: answer)
+    with fleet() as envs, pytest.raises(error, match=text):
+        Collector(envs, agent, 2).collect()
 
 
 def test_a_layer_called_act_is_no_method():

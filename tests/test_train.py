@@ -22,6 +22,7 @@ from torch import distributions
 
 import envfleet
 from envfleet.rollout.buffer import Batch
+from envfleet.rollout.nested import tree_map
 from envfleet.train import checkpoint as checkpoints
 from envfleet.train.config import TrainConfig
 from envfleet.train.policy import Normalizer, Policy, head_of
@@ -216,11 +217,9 @@ def test_gradients_by_hand_are_those_of_torch(action, clip_values, activation, l
     quick, plain = make(), make()
     batch = batch_of(plain)
     ppo = PPO(quick, config)
-    assert ppo._quick is not None
-    everything = torch.arange(len(batch))
-    told = [
-        ppo._quick_step(batch, batch.observations, everything, 0.2, tell=True) for _ in range(3)
-    ][-1]
+    assert ppo.agent is not quick
+    everything = np.arange(len(batch))
+    told = [ppo.stepper(batch)(everything, 0.2, True) for _ in range(3)][-1]
     expected = plain_step(plain, batch, config)
     assert told[:3] == pytest.approx(expected, rel=1e-3, abs=1e-5)
     for one, other in zip(quick.parameters(), plain.parameters(), strict=True):
@@ -231,32 +230,40 @@ def test_the_general_step_is_the_same_as_well():
     config = TrainConfig(learning_rate=1e-2, entropy=0.01)
     policy, plain = small_policy(), small_policy()
     ppo = PPO(policy, config)
+    ppo.agent = policy
     ppo.optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2, eps=1e-5)
     batch = batch_of(plain)
     for _ in range(3):
-        ppo._step(batch, batch.observations, torch.arange(len(batch)), 0.2, tell=True)
+        ppo.stepper(batch)(np.arange(len(batch)), 0.2, True)
     plain_step(plain, batch, config)
     for one, other in zip(policy.parameters(), plain.parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-5)
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("action", ["discrete", "box"])
-def test_acting_in_numpy_is_acting(action, deterministic):
-    space = {"discrete": spaces.Discrete(3), "box": spaces.Box(-1, 1, (2,))}[action]
-    policy = Policy(spaces.Box(-1, 1, (4,)), space, orthogonal=False)
-    PPO(policy, TrainConfig())
-    observations = torch.randn(4000, 4)
+@pytest.mark.parametrize("seen", ["vector", "nested"])
+def test_an_agent_in_numpy_is_the_policy(action, normalize, seen):
+    space = {"discrete": spaces.Discrete(3), "box": spaces.Box(-1, 1, (1, 2))}[action]
+    box = spaces.Box(-1, 1, (4,))
+    nested = spaces.Dict(a=box, b=spaces.Discrete(3))
+    observed = {"vector": box, "nested": nested}[seen]
+    policy = Policy(observed, space, orthogonal=False, normalize=normalize)
+    agent = PPO(policy, TrainConfig()).agent
+    observations = {"a": torch.randn(4000, 4), "b": torch.randint(0, 3, (4000,))}
+    rows = observations["a"] if seen == "vector" else observations
+    if normalize:
+        policy.learn_scale(tree_map(lambda leaf: leaf[None] + 1, rows))
+    actions = torch.from_numpy(agent.choose(tree_map(torch.Tensor.numpy, rows)))
     with torch.no_grad():
-        actions, log_probs, values = policy.act(observations, deterministic)
-        out = policy.actor(observations)
-        assert torch.allclose(log_probs, policy.head.log_prob(out, actions), atol=1e-4)
-        assert torch.allclose(values, policy.critic(observations)[:, 0], atol=1e-5)
-        if deterministic:
-            assert torch.allclose(actions, policy.head.best(out), atol=1e-5)
-        else:  # as likely as they should be
-            entropy = policy.head.entropy(out).mean()
-            assert float(-log_probs.mean()) == pytest.approx(float(entropy), abs=0.05)
+        found = agent.get_actions_and_values(rows, actions=actions)
+        expected = policy.get_actions_and_values(rows, actions=actions)
+        for one, other in zip(found, expected, strict=True):
+            assert one.shape == other.shape
+            assert torch.allclose(one, other, atol=1e-4)
+        assert torch.allclose(agent.get_values(rows), policy.get_values(rows), atol=1e-5)
+    # chosen as often as they should be
+    assert float(-found[1].mean()) == pytest.approx(float(found[3].mean()), abs=0.05)
 
 
 def test_an_update_stops_where_the_policy_has_moved_too_far():
@@ -315,7 +322,7 @@ def test_a_short_run_improves_with_every_kind_of_action(name):
     envs = envfleet.SerialVectorEnv([lambda: Guess(space)] * 8, autoreset_mode="SameStep")
     policy = Policy(envs.single_observation_space, space, hidden=(32,), log_std=-0.5)
     ppo = PPO(policy, config)
-    with envfleet.Collector(envs, policy, 32, seed=1) as collector:
+    with envfleet.Collector(envs, ppo.agent, 32, seed=1) as collector:
         before = envfleet.evaluate(policy, envs, 40, seed=2).mean
         collector.reset()
         for _ in range(25):

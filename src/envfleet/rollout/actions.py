@@ -47,9 +47,8 @@ class ActionPort:
         if self._start is not None and not np.any(self._start):
             self._start = None
 
-    def to_env(self, actions: torch.Tensor) -> NDArray[Any]:
+    def to_env(self, batch: NDArray[Any]) -> NDArray[Any]:
         """A batch of the agent's actions as the fleet takes them; may share their memory."""
-        batch = actions.detach().cpu().numpy()
         if self._start is not None:
             batch = batch + self._start
         if self._bounds is not None:

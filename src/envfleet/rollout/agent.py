@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from envfleet.rollout.actions import ActionPort
 from envfleet.rollout.nested import Tree
@@ -26,7 +27,11 @@ class Agent(Protocol):
 
     - ``act(observations) -> (actions, log_probs, values)``: the same without entropy, preferred;
     - ``act(observations, deterministic=True)``: its best actions, for evaluation;
-    - ``get_values(observations) -> values``: preferred where only values are needed.
+    - ``get_values(observations) -> values``: preferred where only values are needed;
+    - ``choose(observations) -> actions``: actions alone, NumPy arrays both, preferred in rollouts
+      on the CPU. The rest is asked for all rows at once, at the end, by
+      ``get_actions_and_values(observations, actions)``: for networks so small that a call costs
+      more than what it computes.
     """
 
     def get_actions_and_values(
@@ -62,6 +67,22 @@ def acting(agent: Any) -> Callable[[Tree], Answer]:
         return answer[:3] if isinstance(answer, tuple) and len(answer) > 3 else answer
 
     return act
+
+
+def choosing(agent: Any) -> Callable[[Tree], NDArray[Any]] | None:
+    """The function that gives actions alone, if there is one.
+
+    Raises:
+        TypeError: the agent could not judge them afterwards.
+    """
+    if not _has(agent, "choose"):
+        return None
+    if not _has(agent, "get_actions_and_values"):
+        raise TypeError(
+            f"a {type(agent).__name__} that has choose(observations) needs "
+            "get_actions_and_values(observations, actions) too."
+        )
+    return agent.choose  # type: ignore[no-any-return]
 
 
 def _has(agent: Any, name: str) -> bool:
@@ -124,20 +145,31 @@ def check_actions(actions: Any, count: int, port: ActionPort, device: torch.devi
         )
 
 
-def check_numbers(name: str, output: Any, count: int, device: torch.device) -> None:
+def check_choice(actions: Any, count: int, port: ActionPort) -> None:
+    """Refuse what ``choose`` returned for ``count`` envs, if it cannot be used."""
+    if not isinstance(actions, np.ndarray):
+        raise TypeError(f"choose must return a NumPy array, got a {type(actions).__name__}.")
+    check_actions(torch.as_tensor(actions), count, port, torch.device("cpu"))
+
+
+def check_numbers(
+    name: str, output: Any, count: int, device: torch.device, of: str = "envs"
+) -> None:
     """Refuse what is not one finite number per observation."""
-    _check_tensor(name, output, (count,), device)
+    _check_tensor(name, output, (count,), device, of)
     if not output.is_floating_point():
         raise TypeError(f"the agent's {name} have dtype {output.dtype}, floats are expected.")
 
 
-def _check_tensor(name: str, output: Any, shape: tuple[int, ...], device: torch.device) -> None:
+def _check_tensor(
+    name: str, output: Any, shape: tuple[int, ...], device: torch.device, of: str = "envs"
+) -> None:
     if not isinstance(output, torch.Tensor):
         raise TypeError(f"the agent's {name} must be a tensor, got {type(output).__name__}.")
     if tuple(output.shape) != shape:
         raise ValueError(
             f"the agent's {name} have shape {tuple(output.shape)}, expected {shape}: one "
-            f"{'action' if name == 'actions' else 'number'} per env."
+            f"{'action' if name == 'actions' else 'number'} for each of the {of}."
         )
     if output.device.type != device.type:
         raise ValueError(
@@ -146,7 +178,7 @@ def _check_tensor(name: str, output: Any, shape: tuple[int, ...], device: torch.
         )
     if output.is_floating_point() and not bool(torch.isfinite(output).all()):
         broken = torch.nonzero(~torch.isfinite(output.reshape(shape[0], -1)).all(1)).flatten()
-        raise ValueError(f"the agent's {name} of envs {broken.tolist()[:8]} are NaN or infinite.")
+        raise ValueError(f"the agent's {name} of {of} {broken.tolist()[:8]} are NaN or infinite.")
 
 
 def _described(answer: Any) -> str:

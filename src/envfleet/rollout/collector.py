@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -18,7 +17,9 @@ from envfleet.rollout.agent import (
     Agent,
     acting,
     check_answer,
+    check_choice,
     check_numbers,
+    choosing,
     device_of,
     valuing,
 )
@@ -32,6 +33,9 @@ from envfleet.rollout.statistics import (
     EpisodeSource,
     EpisodeStatistics,
 )
+
+JUDGED_AT_ONCE = 4096
+"""Rows. More are no faster, and take memory."""
 
 
 class EpisodeRecorder(Protocol):
@@ -113,11 +117,13 @@ class Collector:
         self.agent = agent
         self.steps = steps
         self.device = device_of(agent, device)
+        self._on_cpu = self.device.type == "cpu"
         self.seed = seed
         self.autoreset_mode = autoreset_mode_of(envs, autoreset_mode)
         self.total_steps = 0
         """Transitions so far, over all envs; resets are none."""
         self.statistics = EpisodeStatistics(window)
+        self._choose = choosing(agent) if self._on_cpu else None
         self._act, self._value = acting(agent), valuing(agent)
         self._format = ObservationFormat(envs.single_observation_space, channels_first)
         self._port = ActionPort(envs.single_action_space)
@@ -197,25 +203,16 @@ class Collector:
         tree_map(np.copyto, buffers.arrays[0], self._now)
         buffers.valid.fill_(True)
         self.statistics.begin_rollout()
-        act, to_env, step = self._act, self._port.to_env, self.envs.step
+        ask, to_env, step = self._ask, self._port.to_env, self.envs.step
+        if self._choose is not None:
+            ask = self._ask_for_actions
         recorder, began = self.recorder, self._was_done
-        on_cpu = self.device.type == "cpu"
-        shapes = tuple(tuple(part.shape) for part in buffers.rows[0].answer)
         wants_reports = self._meter.source == "info"
         reports: list[tuple[int, Episode]] = []
         finals: list[Tree] = []
         # This loop is the hot path: what can be worked out after it is not done in it.
         for t, row in enumerate(buffers.rows):
-            seen = buffers.seen[t]
-            answer = act(seen if on_cpu else tree_map(self._to_device, seen))
-            if t == 0:
-                check_answer(answer, self.envs.num_envs, self._port, self.device)
-            actions, log_probs, values = answer
-            if (actions.shape, log_probs.shape, values.shape) != shapes:  # they would be broadcast
-                check_answer(answer, self.envs.num_envs, self._port, self.device)
-            row.actions.copy_(actions)
-            row.log_probs.copy_(log_probs)
-            row.values.copy_(values)
+            actions = ask(row)
             observations, rewards, terminated, truncated, infos = step(to_env(actions))
             row.rewards[:] = rewards
             row.terminated[:] = terminated
@@ -241,6 +238,45 @@ class Collector:
             self._now = buffers.arrays[t + 1]
             self._format.write(self._now, observations)
         return self._finish(buffers, finals, reports)
+
+    def _ask(self, row: _Row) -> NDArray[Any]:
+        """Have the agent act and value; returns its actions."""
+        seen = row.observations
+        answer = self._act(seen if self._on_cpu else tree_map(self._to_device, seen))
+        if row.is_first:
+            check_answer(answer, self.envs.num_envs, self._port, self.device)
+        actions, log_probs, values = answer
+        if (actions.shape, log_probs.shape, values.shape) != row.shapes:  # they would be broadcast
+            check_answer(answer, self.envs.num_envs, self._port, self.device)
+        row.actions.copy_(actions)
+        row.log_probs.copy_(log_probs)
+        row.values.copy_(values)
+        return actions.detach().cpu().numpy()
+
+    def _ask_for_actions(self, row: _Row) -> NDArray[Any]:
+        """Have the agent act alone; ``_judge`` has it value later."""
+        assert self._choose is not None  # noqa: S101 - _collect has asked
+        actions = self._choose(row.arrays)
+        if row.is_first or actions.shape != row.chosen.shape:
+            check_choice(actions, self.envs.num_envs, self._port)
+        row.chosen[...] = actions
+        return actions
+
+    def _judge(self, buffers: _Buffers) -> None:
+        """Have the agent value all rows of a rollout, and say how likely its actions were."""
+        agent: Any = self.agent
+        seen = tree_map(lambda leaf: leaf[:-1].flatten(0, 1), buffers.observations)
+        actions = buffers.actions.flatten(0, 1)
+        log_probs, values = buffers.log_probs.view(-1), buffers.values.view(-1)
+        for start in range(0, len(actions), JUDGED_AT_ONCE):
+            part = slice(start, start + JUDGED_AT_ONCE)
+            rows = tree_map(lambda leaf, part=part: self._to_device(leaf[part]), seen)
+            answer = agent.get_actions_and_values(rows, actions=actions[part])
+            for name, numbers, place in zip(
+                ("log_probs", "values"), answer[1:3], (log_probs, values), strict=True
+            ):
+                check_numbers(name, numbers, len(actions[part]), self.device, "rows")
+                place[part] = numbers
 
     def _to_device(self, leaf: torch.Tensor) -> torch.Tensor:
         return leaf.to(self.device)
@@ -285,6 +321,8 @@ class Collector:
         reports: list[tuple[int, Episode]],
     ) -> Rollout:
         """Work out what the rows mean, value what came last, and put the rollout together."""
+        if self._choose is not None:
+            self._judge(buffers)
         valid = buffers.valid.numpy()
         done = (buffers.terminated | buffers.truncated).numpy()
         if self.autoreset_mode == AutoresetMode.NEXT_STEP:
@@ -308,7 +346,7 @@ class Collector:
             final_observations=final_observations,
             final_positions=positions,
             final_values=final_values,
-            last_observations=tree_map(torch.clone, buffers.seen[-1]),
+            last_observations=tree_map(torch.clone, buffers.last_observations),
             last_values=last_values,
             episode_counts=torch.bincount(positions[:, 1], minlength=self.envs.num_envs),
             total_return=float(buffers.rewards[valid].sum()),
@@ -353,7 +391,7 @@ class Collector:
         bootstrapped = torch.nonzero(~buffers.terminated[t, env]).flatten()
         wanted = tree_map(
             lambda last, final: torch.cat([last, final[bootstrapped]]).to(self.device),
-            buffers.seen[-1],
+            buffers.last_observations,
             finals,
         )
         values = self._value(wanted)
@@ -382,22 +420,24 @@ class Collector:
         self.close()
 
 
-@dataclass(frozen=True, slots=True)
 class _Row:
     """One step's part of the buffers: views, made once."""
 
-    actions: torch.Tensor
-    log_probs: torch.Tensor
-    values: torch.Tensor
-    rewards: NDArray[np.float64]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    valid: NDArray[np.bool_]
-
-    @property
-    def answer(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The places of what an agent answers."""
-        return self.actions, self.log_probs, self.values
+    def __init__(self, buffers: _Buffers, t: int) -> None:
+        self.is_first = t == 0
+        self.observations = tree_map(itemgetter(t), buffers.observations)
+        self.arrays = tree_map(torch.Tensor.numpy, self.observations)
+        """The same memory, for NumPy."""
+        self.actions = buffers.actions[t]
+        on_cpu = self.actions.device.type == "cpu"
+        self.chosen: Any = self.actions.numpy() if on_cpu else None
+        """The same memory, for NumPy, where that can be."""
+        self.log_probs, self.values = buffers.log_probs[t], buffers.values[t]
+        self.shapes = self.actions.shape, self.log_probs.shape, self.values.shape
+        self.rewards: NDArray[np.float64] = buffers.rewards[t]
+        self.terminated: NDArray[np.bool_] = buffers.terminated[t].numpy()
+        self.truncated: NDArray[np.bool_] = buffers.truncated[t].numpy()
+        self.valid: NDArray[np.bool_] = buffers.valid[t].numpy()
 
 
 class _Buffers:
@@ -421,19 +461,9 @@ class _Buffers:
         self.terminated, self.truncated, self.valid = (
             torch.zeros(steps, count, dtype=torch.bool) for _ in range(3)
         )
-        self.seen = [tree_map(itemgetter(t), self.observations) for t in range(steps + 1)]
-        """Per step, and after the last one, the observations."""
-        self.arrays = [tree_map(torch.Tensor.numpy, row) for row in self.seen]
-        """The same memory, for NumPy."""
-        self.rows = [
-            _Row(
-                self.actions[t],
-                self.log_probs[t],
-                self.values[t],
-                self.rewards[t],
-                self.terminated[t].numpy(),
-                self.truncated[t].numpy(),
-                self.valid[t].numpy(),
-            )
-            for t in range(steps)
-        ]
+        self.rows = [_Row(self, t) for t in range(steps)]
+        self.last_observations = tree_map(itemgetter(steps), self.observations)
+        """After the last step."""
+        self.arrays = [row.arrays for row in self.rows]
+        self.arrays.append(tree_map(torch.Tensor.numpy, self.last_observations))
+        """Per step, and after the last one, the observations for NumPy."""

@@ -65,7 +65,7 @@ class Player:
         if not self._is_checked:
             check_actions(actions, self._envs.num_envs, self._port, self._device)
             self._is_checked = True
-        answer = self._envs.step(self._port.to_env(actions))
+        answer = self._envs.step(self._port.to_env(actions.detach().cpu().numpy()))
         self._observations, rewards, terminated, truncated, infos = answer
         self.infos = infos
         done = np.logical_or(terminated, truncated)

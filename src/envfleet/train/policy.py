@@ -183,7 +183,7 @@ class Normalizer(nn.Module):
         self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
         self.register_buffer("variance", torch.ones(size, dtype=torch.float64))
         self.register_buffer("count", torch.tensor(1e-4, dtype=torch.float64))
-        self._clip = clip
+        self.clip = clip
         self.mean: Tensor
         self.variance: Tensor
         self.count: Tensor
@@ -192,7 +192,7 @@ class Normalizer(nn.Module):
         """Values in units of the deviation, clipped."""
         scale = (self.variance + 1e-8).rsqrt().to(values.dtype)
         shifted = values - self.mean.to(values.dtype)
-        return (shifted * scale).clamp(-self._clip, self._clip)
+        return (shifted * scale).clamp(-self.clip, self.clip)
 
     @torch.no_grad()
     def update(self, values: Tensor) -> None:
@@ -228,6 +228,8 @@ class Policy(nn.Module):
         example = ObservationFormat(observation_space, "auto").allocate(1)
         leaves = tree_leaves(example)
         self.is_image = len(leaves) == 1 and leaves[0].ndim == 4
+        self.is_vector = len(leaves) == 1 and leaves[0].ndim == 2 and leaves[0].is_floating_point()
+        """Whether observations are the networks' input as they are."""
         self._one_hot = observation_space.n if isinstance(observation_space, spaces.Discrete) else 0
         if self.is_image:
             if normalize:
@@ -243,8 +245,6 @@ class Policy(nn.Module):
         self.critic = _mlp(width, hidden, 1, kind)
         if orthogonal:
             _initialise(self.body, self.actor, self.critic)
-        self.quick: Any = None
-        """Acts instead, where somebody can do so faster: see numpy_mlp."""
 
     @property
     def device(self) -> torch.device:
@@ -254,11 +254,6 @@ class Policy(nn.Module):
     def act(self, observations: Tree, deterministic: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Actions, their log-probabilities, and values."""
         features = self.features(observations)
-        if self.quick is not None:
-            found: tuple[Tensor, Tensor, Tensor] = self.quick.act(
-                features, deterministic=deterministic
-            )
-            return found
         out = self.actor(features)
         actions = self.head.best(out) if deterministic else self.head.sample(out)
         return actions, self.head.log_prob(out, actions), self.critic(features)[:, 0]

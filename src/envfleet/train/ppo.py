@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from envfleet.rollout.buffer import Batch, Rollout
-from envfleet.rollout.nested import Tree
 from envfleet.train.config import TrainConfig
-from envfleet.train.numpy_mlp import FlatAdam, NumpyPolicy
+from envfleet.train.numpy_mlp import FlatAdam, Minibatch, NumpyPolicy
 from envfleet.train.policy import Normalizer, Policy
+
+Stepper = Callable[[NDArray[np.int64], float, bool], Tensor | list[float]]
+"""Takes the numbers of some rows, the clip, and whether to tell what happened: policy loss, value
+loss, entropy, KL, the clipped part, and the gradient's norm, on the device they are on."""
 
 
 class PPO:
@@ -26,17 +32,18 @@ class PPO:
     def __init__(self, policy: Policy, config: TrainConfig) -> None:
         self.policy = policy
         self.config = config
-        self._quick = NumpyPolicy(policy) if NumpyPolicy.fits(policy) else None
+        self.generator = np.random.default_rng(config.seed)
+        """Of the order of minibatches, and of actions chosen in NumPy."""
+        self.agent: Any = policy
+        """Acts as the policy does: what a collector is given."""
         rate, epsilon = config.learning_rate, config.adam_epsilon
         self.optimizer: Any
-        if self._quick is None:
+        if not NumpyPolicy.fits(policy):
             self.optimizer = torch.optim.Adam(policy.parameters(), lr=rate, eps=epsilon, fused=True)
         else:
-            policy.quick = self._quick
-            self.optimizer = FlatAdam(self._quick.values, self._quick.gradient, rate, epsilon)
+            self.agent = quick = NumpyPolicy(policy, self.generator)
+            self.optimizer = FlatAdam(quick.values, quick.gradient, rate, epsilon)
         self.rewards = RewardScale(config) if config.normalize_rewards else None
-        self.generator = torch.Generator().manual_seed(config.seed)
-        """Of the order of minibatches."""
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         """Improve the policy; ``progress`` is the part of the run that is over, from 0 to 1.
@@ -52,16 +59,15 @@ class PPO:
         if self.rewards is not None:
             rollout = self.rewards(rollout)
         advantages, returns = rollout.advantages(config.gamma, config.gae_lambda)
-        step = self._step if self._quick is None else self._quick_step
         rows = rollout.flatten(advantages, returns)
-        features = self._features(rows.observations)
+        step = self.stepper(rows)
         told: list[Tensor | list[float]] = []
         stop, limit, updates = False, config.target_kl, 0
         for epoch in range(config.epochs):
             tell = epoch == config.epochs - 1 or limit is not None
-            order = torch.randperm(len(rows), generator=self.generator)
-            for index in torch.split(order, config.batch_size):
-                numbers = step(rows, features, index, clip, tell=tell)
+            order = self.generator.permutation(len(rows))
+            for start in range(0, len(rows), config.batch_size):
+                numbers = step(order[start : start + config.batch_size], clip, tell)
                 updates += 1
                 if tell:
                     told.append(numbers)
@@ -81,63 +87,54 @@ class PPO:
             "steps": float(updates),
         }
 
-    def _features(self, observations: Tree) -> Tensor | None:
-        """What the networks are given, where it is the same in all epochs."""
-        if self.policy.body is not None:
-            return None  # a body is trained too
-        with torch.no_grad():
-            return self.policy.features(observations)
+    def stepper(self, rows: Batch) -> Stepper:
+        """What makes one step of the optimiser, from some of these rows."""
+        return self._torch_stepper(rows) if self.agent is self.policy else self._numpy_stepper(rows)
 
-    def _quick_step(
-        self, rows: Batch, features: Tensor | None, index: Tensor, clip: float, *, tell: bool
-    ) -> list[float]:
-        """One step of the optimiser, with the gradient from NumPy."""
-        assert self._quick is not None  # noqa: S101 - update has asked
-        assert features is not None  # noqa: S101 - such a policy has no body
-        assert rows.advantages is not None  # noqa: S101 - update has put them there
-        assert rows.returns is not None  # noqa: S101 - same
-        chosen = index.numpy()
-        numbers = self._quick.gradients(
-            features.numpy()[chosen],
-            rows.actions.numpy()[chosen],
-            (rows.log_probs.numpy()[chosen], rows.values.numpy()[chosen]),
-            rows.advantages.numpy()[chosen],
-            rows.returns.numpy()[chosen],
-            clip=clip,
-            clip_values=self.config.clip_values,
-            entropy_weight=self.config.entropy,
-            value_weight=self.config.value,
-            max_norm=self.config.max_grad_norm,
-            tell=tell,
-        )
-        self.optimizer.step()
-        return numbers
+    def _numpy_stepper(self, rows: Batch) -> Stepper:
+        numbers = (rows.log_probs, rows.values, rows.advantages, rows.returns)
+        columns = torch.stack([column for column in numbers if column is not None]).numpy()
+        features, actions = self.agent.features(rows.observations), rows.actions.numpy()
 
-    def _step(
-        self, rows: Batch, features: Tensor | None, index: Tensor, clip: float, *, tell: bool
-    ) -> Tensor | list[float]:
-        """One step of the optimiser; its numbers, on the device they are on."""
-        config = self.config
-        batch = rows.select(index)
-        ready = self.policy.features(batch.observations) if features is None else features[index]
-        policy_loss, value_loss, entropy, ratio_log, ratio = losses(
-            self.policy, batch, ready, clip, clip_values=config.clip_values
-        )
-        loss = policy_loss + config.value * value_loss - config.entropy * entropy
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        norm = nn.utils.clip_grad_norm_(
-            self.policy.parameters(), config.max_grad_norm, foreach=True
-        )
-        self.optimizer.step()
-        if not tell:
-            return []
-        with torch.no_grad():
-            kl = (ratio - 1 - ratio_log).mean()
-            clipped = ((ratio - 1).abs() > clip).float().mean()
-            return torch.stack(
-                [policy_loss.detach(), value_loss.detach(), entropy.detach(), kl, clipped, norm]
+        def step(chosen: NDArray[np.int64], clip: float, tell: bool) -> list[float]:
+            batch = Minibatch(
+                features.take(chosen, 0), actions.take(chosen, 0), *columns.take(chosen, 1)
             )
+            told: list[float] = self.agent.gradients(batch, self.config, clip, tell=tell)
+            self.optimizer.step()
+            return told
+
+        return step
+
+    def _torch_stepper(self, rows: Batch) -> Stepper:
+        policy, config = self.policy, self.config
+        ready = None
+        if policy.body is None:  # a body is trained too
+            with torch.no_grad():
+                ready = policy.features(rows.observations)
+
+        def step(chosen: NDArray[np.int64], clip: float, tell: bool) -> Tensor | list[float]:
+            index = torch.from_numpy(chosen)
+            batch = rows.select(index)
+            features = policy.features(batch.observations) if ready is None else ready[index]
+            policy_loss, value_loss, entropy, ratio_log, ratio = losses(
+                policy, batch, features, clip, clip_values=config.clip_values
+            )
+            loss = policy_loss + config.value * value_loss - config.entropy * entropy
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            norm = nn.utils.clip_grad_norm_(policy.parameters(), config.max_grad_norm, foreach=True)
+            self.optimizer.step()
+            if not tell:
+                return []
+            with torch.no_grad():
+                kl = (ratio - 1 - ratio_log).mean()
+                clipped = ((ratio - 1).abs() > clip).float().mean()
+                return torch.stack(
+                    [policy_loss.detach(), value_loss.detach(), entropy.detach(), kl, clipped, norm]
+                )
+
+        return step
 
 
 def losses(

@@ -100,11 +100,11 @@ class Run:
             )
         try:
             self.policy = make_policy(config, envs)
-            self._clocks = {"env": _Clock(envs.step), "policy": _Clock(self.policy.act)}
-            envs.step = self._clocks["env"].timed
-            self.policy.act = self._clocks["policy"].timed  # type: ignore[method-assign]
             self.ppo = PPO(self.policy, config)
-            self.collector = Collector(envs, self.policy, config.steps, recorder=recorder)
+            agent = self.ppo.agent
+            asked = ("act", "choose", "get_values", "get_actions_and_values")
+            self._clocks = {"env": _Clock(envs, "step"), "policy": _Clock(agent, *asked)}
+            self.collector = Collector(envs, agent, config.steps, recorder=recorder)
         except BaseException:
             envs.close()
             raise
@@ -213,7 +213,7 @@ class Run:
             "episode_count": statistics.count,
             "best_return": statistics.best_return,
             "random": pack_bytes(torch.get_rng_state()),
-            "order": pack_bytes(self.ppo.generator.get_state()),
+            "order": self.ppo.generator.bit_generator.state,
             "rewards": None
             if rewards is None
             else {k: v.tolist() for k, v in rewards.scale.state_dict().items()},
@@ -240,7 +240,7 @@ class Run:
         statistics.add(Episode(*episode) for episode in state["episodes"])
         statistics.count, statistics.best_return = state["episode_count"], state["best_return"]
         torch.set_rng_state(unpack_bytes(state["random"]))
-        self.ppo.generator.set_state(unpack_bytes(state["order"]))
+        self.ppo.generator.bit_generator.state = state["order"]
         if self.ppo.rewards is not None:
             kept = {k: torch.tensor(v, dtype=torch.float64) for k, v in state["rewards"].items()}
             self.ppo.rewards.scale.load_state_dict(kept)
@@ -313,11 +313,15 @@ def make_policy(config: TrainConfig, envs: Any) -> Policy:
 
 
 class _Clock:
-    """Knows how long a function has run."""
+    """Knows how long methods of an object have run, that do not call each other."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, thing: Any, *names: str) -> None:
         self._seconds = 0.0
+        for name in names:
+            if hasattr(thing, name):
+                setattr(thing, name, self._timed(getattr(thing, name)))
 
+    def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
             start = time.perf_counter()
@@ -326,7 +330,7 @@ class _Clock:
             finally:
                 self._seconds += time.perf_counter() - start
 
-        self.timed = timed
+        return timed
 
     def stop(self) -> float:
         """Seconds since the last time."""
