@@ -25,6 +25,7 @@ from envfleet.rollout.buffer import Batch
 from envfleet.rollout.nested import tree_map
 from envfleet.train import checkpoint as checkpoints
 from envfleet.train.config import TrainConfig
+from envfleet.train.envs import UnknownEnvError, build_fleet, find_env
 from envfleet.train.policy import Normalizer, Policy, head_of
 from envfleet.train.ppo import PPO, RewardScale, losses
 from envfleet.train.presets import preset
@@ -372,6 +373,60 @@ def test_presets_are_known_for_some_envs_only():
 def test_values_that_mean_nothing_are_refused(options, text):
     with pytest.raises(ValueError, match=text):
         TrainConfig(**options)
+
+
+# Envs
+
+
+@pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "PongNoFrameskip-v4", "ale_py:ALE/Pong-v5"])
+def test_atari_has_gymnasiums_own_wrappers(env_id):
+    config = preset(env_id, "zoo", continuous=False, image=True)
+    assert config.clip == 0.1
+    with build_fleet(env_id, 2, backend="serial", on_failure="raise") as envs:
+        assert envs.single_observation_space == spaces.Box(0, 255, (4, 84, 84), np.uint8)
+        sticky = [env.unwrapped.ale.getFloat("repeat_action_probability") for env in envs.envs]
+        assert sticky == [0.0 if "NoFrameskip" in env_id else 0.25] * 2
+
+
+def test_returns_of_atari_are_the_games_although_rewards_are_signs():
+    # It pays 50 for each thing that is caught.
+    with build_fleet("ALE/Asterix-v5", 1, backend="serial", on_failure="raise") as envs:
+        envs.reset(seed=0)
+        envs.action_space.seed(0)
+        rewards, ended = [], False
+        while not ended:
+            _, reward, terminated, truncated, infos = envs.step(envs.action_space.sample())
+            rewards += reward.tolist()
+            ended = bool(terminated[0] or truncated[0])
+    assert set(rewards) == {0.0, 1.0}
+    episode = infos["final_info"]["episode"]
+    assert episode["r"][0] == 50 * sum(rewards)
+    assert episode["l"][0] == len(rewards)
+
+
+def test_a_game_is_trained_from_its_screen(tmp_path):
+    config = preset("ALE/Pong-v5", "zoo", continuous=False, image=True)
+    config = replace(config, num_envs=2, steps=8, batch_size=8, epochs=1, total_steps=16)
+    with Run.start(tmp_path, config, RunOptions(backend="serial")) as run:
+        before = [p.detach().clone() for p in run.policy.parameters()]
+        assert run.train()
+        assert run.policy.is_image
+        after = list(run.policy.parameters())
+    assert not any(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def test_envs_that_cannot_be_found_are_named_with_what_is_like_them(tmp_path, monkeypatch):
+    (tmp_path / "broken_module.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    for env_id, text in {
+        "CartPol-v1": "Did you mean CartPole-v1",
+        "ALE/Pongg-v5": "Did you mean ALE/Pong-v5",
+        "no_module:thing": "importing no_module failed with ModuleNotFoundError",
+        "broken_module:thing": "importing broken_module failed with ZeroDivisionError",
+        "math:nothing": "nothing",
+    }.items():
+        with pytest.raises(UnknownEnvError, match=text):
+            find_env(env_id)
 
 
 # Runs

@@ -25,5 +25,6 @@ def main() -> None:
         print(hint, file=sys.stderr)  # noqa: T201
     else:
         commands |= {"train": Train, "resume": Resume, "eval": Eval, "record": Record}
+    sys.path.insert(0, "")  # module:callable may be in the current folder
     command = tyro.extras.subcommand_cli_from_dict(commands, prog="envfleet")
     sys.exit(command.run())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import sys
@@ -20,9 +19,10 @@ from envfleet.rollout.progress import progress_bar
 from envfleet.track import TensorBoardTracker, Tracker, WandbTracker
 from envfleet.train import checkpoint as checkpoints
 from envfleet.train.config import TrainConfig
+from envfleet.train.envs import build_fleet, find_env
 from envfleet.train.plot import draw_curve
 from envfleet.train.presets import preset
-from envfleet.train.run import Run, RunOptions, make_fleet, make_policy, read_config
+from envfleet.train.run import Run, RunOptions, make_policy, read_config
 
 _OVERRIDES = (
     "seed", "total_steps", "num_envs", "steps", "batch_size", "epochs", "learning_rate", "gamma",
@@ -70,9 +70,6 @@ class Train:
 
     def run(self) -> int:
         """Train; the exit code."""
-        problem = unknown_env(self.env_id)
-        if problem:
-            return _refuse(problem)
         try:
             config = self._config()
             options = self._options()
@@ -91,9 +88,9 @@ class Train:
 
     def _base(self) -> TrainConfig:
         if self.preset == "cleanrl":
-            with _example(self.env_id) as env:
-                continuous = isinstance(env.action_space, gymnasium.spaces.Box)
-                image = len(env.observation_space.shape or ()) == 3
+            with build_fleet(self.env_id, 1, backend="serial", on_failure="raise") as envs:
+                continuous = isinstance(envs.single_action_space, gymnasium.spaces.Box)
+                image = len(envs.single_observation_space.shape or ()) == 3
             return preset(self.env_id, "cleanrl", continuous=continuous, image=image)
         if self.preset is not None:
             return preset(self.env_id, self.preset, continuous=False, image=False)
@@ -105,7 +102,7 @@ class Train:
     def _options(self) -> RunOptions:
         stop_at = None
         if self.until_solved:
-            stop_at = gymnasium.spec(self.env_id).reward_threshold
+            stop_at = getattr(find_env(self.env_id), "reward_threshold", None)
             if stop_at is None:
                 raise ValueError(
                     f"{self.env_id} has no reward threshold: leave --until-solved out."
@@ -213,32 +210,6 @@ class Record:
         return 0
 
 
-def unknown_env(env_id: str) -> str:
-    """What is wrong with an env's id, and which ones are like it; empty if nothing is."""
-    module, _, name = env_id.partition(":")
-    try:
-        if name:
-            import importlib  # noqa: PLC0415 - rarely needed
-
-            found = getattr(importlib.import_module(module), name, None)
-            if callable(found):
-                return ""
-        gymnasium.spec(env_id)
-    except ModuleNotFoundError as error:
-        return f"{env_id}: {error}"
-    except gymnasium.error.Error as error:
-        near = difflib.get_close_matches(env_id, list(gymnasium.registry), n=3)
-        hint = f" Did you mean {', '.join(near)}?" if near else ""
-        return f"{error}{hint}"
-    return ""
-
-
-def _example(env_id: str) -> Any:
-    return make_fleet(
-        TrainConfig(env_id=env_id), RunOptions(backend="serial"), films=False, num_envs=1
-    )
-
-
 def _trackers(names: tuple[str, ...], folder: Path) -> list[Tracker]:
     made: list[Tracker] = []
     for name in names:
@@ -257,7 +228,9 @@ def _trained(folder: Path, num_envs: int, *, best: bool, films: bool) -> tuple[A
         raise ValueError(f"{folder} has no checkpoint yet.")
     path = (checkpoints.best_of(folder / "checkpoints") if best else None) or found[-1]
     saved = checkpoints.load(path)
-    envs = make_fleet(config, replace(options, backend="serial"), films=films, num_envs=num_envs)
+    envs = build_fleet(
+        config.env_id, num_envs, backend="serial", on_failure=options.on_failure, films=films
+    )
     policy = make_policy(config, envs)
     policy.load_state_dict(saved.policy)
     return policy.eval(), envs, saved.step

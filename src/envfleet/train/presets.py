@@ -108,7 +108,10 @@ def preset(env_id: str, name: str, *, continuous: bool, image: bool) -> TrainCon
             found = _CLEANRL_CONTINUOUS if continuous else _CLEANRL_DISCRETE
         return replace(TrainConfig(env_id=env_id), **found)
     table = ZOO if name == "zoo" else FAST
-    keys = [key for key in table if env_id == key or env_id.startswith((f"{key}-", f"{key}/"))]
+    known_as = env_id.rpartition(":")[2]  # module:id
+    if "NoFrameskip" in known_as:
+        known_as = f"ALE/{known_as}"
+    keys = [k for k in table if known_as == k or known_as.startswith((f"{k}-", f"{k}/"))]
     if not keys:
         known = ", ".join(table) or "no env yet"
         raise ValueError(f"there is no preset {name!r} for {env_id}; it is known for: {known}.")

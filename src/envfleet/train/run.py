@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import json
 import math
 import signal
@@ -25,7 +24,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
-import gymnasium
 import numpy as np
 import threadpoolctl
 import torch
@@ -38,9 +36,9 @@ from envfleet.track.tracker import Tracker, Trackers
 from envfleet.train import checkpoint as checkpoints
 from envfleet.train.checkpoint import Checkpoint, pack_bytes, unpack_bytes
 from envfleet.train.config import TrainConfig
+from envfleet.train.envs import build_fleet
 from envfleet.train.policy import Policy
 from envfleet.train.ppo import PPO
-from envfleet.vector.make import make
 
 
 @dataclass(frozen=True)
@@ -90,9 +88,16 @@ class Run:
         self._tracker = Trackers([self._files, *(trackers or [])])
         torch.manual_seed(config.seed)
         # Small networks are fastest with one thread, and the other cores are the workers'.
+        self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
         self._one_thread = threadpoolctl.threadpool_limits(1, user_api="blas")
-        envs = make_fleet(config, options, films=options.record_every > 0)
+        envs = build_fleet(
+            config.env_id,
+            config.num_envs,
+            backend=options.backend,
+            on_failure=options.on_failure,
+            films=options.record_every > 0,
+        )
         recorder = None
         if options.record_every:
             recorder = Recorder(
@@ -100,6 +105,8 @@ class Run:
             )
         try:
             self.policy = make_policy(config, envs)
+            if self.policy.body is not None:
+                torch.set_num_threads(self._threads)  # workers rest during an update
             self.ppo = PPO(self.policy, config)
             agent = self.ppo.agent
             asked = ("act", "choose", "get_values", "get_actions_and_values")
@@ -252,6 +259,7 @@ class Run:
         finally:
             self._tracker.close()
             self._one_thread.restore_original_limits()
+            torch.set_num_threads(self._threads)
 
     def __enter__(self) -> Self:
         return self
@@ -272,31 +280,6 @@ def read_config(folder: Path) -> tuple[TrainConfig, RunOptions]:
     told = json.loads(path.read_text())
     config = {**told["config"], "hidden": tuple(told["config"]["hidden"])}
     return TrainConfig(**config), RunOptions(**told["options"])
-
-
-def make_fleet(config: TrainConfig, options: RunOptions, *, films: bool, num_envs: int = 0) -> Any:
-    """The envs of a run."""
-    restart = options.on_failure == "restart"
-    extra: Any = {"render_mode": "rgb_array"} if films else {}
-    return make(
-        _env(config.env_id),
-        num_envs or config.num_envs,
-        backend=options.backend,
-        autoreset_mode="SameStep",
-        isolate=restart,
-        # A crash loop is more than one a second.
-        vector_kwargs={"on_failure": "restart", "restarts": (60, 60.0)} if restart else None,
-        **extra,
-    )
-
-
-def _env(env_id: str) -> str | Callable[..., gymnasium.Env[Any, Any]]:
-    """What builds an env: its id where Gymnasium knows it, or a module's callable."""
-    module, _, name = env_id.partition(":")
-    if not name:
-        return env_id
-    found = getattr(importlib.import_module(module), name, None)
-    return found if callable(found) else env_id
 
 
 def make_policy(config: TrainConfig, envs: Any) -> Policy:
