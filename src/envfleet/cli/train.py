@@ -75,8 +75,7 @@ class Train:
             options = self._options()
             name = self.name or f"seed{config.seed}_{time.strftime('%Y%m%d-%H%M%S')}"
             folder = self.run_dir / self.env_id.replace("/", "_").replace(":", "_") / name
-            trackers = _trackers(self.track, folder)
-            run = Run.start(folder, config, options, trackers)
+            run = Run.start(folder, config, options, lambda: _trackers(self.track, folder))
         except (ValueError, TypeError, FileExistsError, ImportError) as error:
             return _refuse(str(error))
         return _carry_out(run)
@@ -128,7 +127,7 @@ class Resume:
     def run(self) -> int:
         """Train on; the exit code."""
         try:
-            run = Run.resume(self.folder, _trackers(self.track, self.folder))
+            run = Run.resume(self.folder, lambda: _trackers(self.track, self.folder))
         except (OSError, ValueError, ImportError, checkpoints.CheckpointError) as error:
             return _refuse(str(error))
         return _carry_out(run)

@@ -67,6 +67,9 @@ class RunOptions:
             raise ValueError(f"record_every must be 0 or more, got {self.record_every}")
 
 
+TrackerMaker = Callable[[], list[Tracker]]
+"""Makes trackers once it is certain that there will be a run."""
+
 Listener = Callable[[dict[str, float], int], None]
 """Is told the metrics of every update, and the step."""
 
@@ -79,42 +82,47 @@ class Run:
         folder: Path,
         config: TrainConfig,
         options: RunOptions,
-        trackers: list[Tracker] | None = None,
+        trackers: TrackerMaker | None = None,
     ) -> None:
         self.folder = folder
         self.config = config
         self.options = options
-        self._files = FileTracker(folder)
-        self._tracker = Trackers([self._files, *(trackers or [])])
         torch.manual_seed(config.seed)
-        # Small networks are fastest with one thread, and the other cores are the workers'.
-        self._threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        self._one_thread = threadpoolctl.threadpool_limits(1, user_api="blas")
-        envs = build_fleet(
-            config.env_id,
-            config.num_envs,
-            backend=options.backend,
-            on_failure=options.on_failure,
-            films=options.record_every > 0,
-        )
-        recorder = None
-        if options.record_every:
-            recorder = Recorder(
-                folder / "renders", every_steps=options.record_every, tracker=self._tracker
+        with contextlib.ExitStack() as stack:
+            # Small networks are fastest with one thread, and the other cores are the workers'.
+            threads = torch.get_num_threads()
+            stack.callback(torch.set_num_threads, threads)
+            torch.set_num_threads(1)
+            stack.enter_context(threadpoolctl.threadpool_limits(1, user_api="blas"))
+            envs = stack.enter_context(
+                build_fleet(
+                    config.env_id,
+                    config.num_envs,
+                    backend=options.backend,
+                    on_failure=options.on_failure,
+                    films=options.record_every > 0,
+                )
             )
-        try:
             self.policy = make_policy(config, envs)
             if self.policy.body is not None:
-                torch.set_num_threads(self._threads)  # workers rest during an update
+                torch.set_num_threads(threads)  # workers rest during an update
             self.ppo = PPO(self.policy, config)
             agent = self.ppo.agent
             asked = ("act", "choose", "get_values", "get_actions_and_values")
             self._clocks = {"env": _Clock(envs, "step"), "policy": _Clock(agent, *asked)}
+            # Nothing was written until here: what cannot be trained leaves no folder.
+            self._files = FileTracker(folder)
+            stack.callback(self._files.close)
+            self._tracker = Trackers([self._files, *(trackers() if trackers else [])])
+            stack.callback(self._tracker.close)
+            recorder = None
+            if options.record_every:
+                recorder = Recorder(
+                    folder / "renders", every_steps=options.record_every, tracker=self._tracker
+                )
             self.collector = Collector(envs, agent, config.steps, recorder=recorder)
-        except BaseException:
-            envs.close()
-            raise
+            stack.enter_context(self.collector)
+            self._stack = stack.pop_all()
         self.updates = 0
         self._best = -math.inf
 
@@ -124,7 +132,7 @@ class Run:
         folder: Path,
         config: TrainConfig,
         options: RunOptions,
-        trackers: list[Tracker] | None = None,
+        trackers: TrackerMaker | None = None,
     ) -> Self:
         """Begin a new run.
 
@@ -141,7 +149,7 @@ class Run:
         return run
 
     @classmethod
-    def resume(cls, folder: Path, trackers: list[Tracker] | None = None) -> Self:
+    def resume(cls, folder: Path, trackers: TrackerMaker | None = None) -> Self:
         """Go on from the last checkpoint, or from the beginning if there is none yet."""
         config, options = read_config(folder)
         run = cls(folder, config, options, trackers)
@@ -254,12 +262,7 @@ class Run:
 
     def close(self) -> None:
         """Close the fleet, films and metrics."""
-        try:
-            self.collector.close()
-        finally:
-            self._tracker.close()
-            self._one_thread.restore_original_limits()
-            torch.set_num_threads(self._threads)
+        self._stack.close()
 
     def __enter__(self) -> Self:
         return self
