@@ -254,7 +254,7 @@ def test_an_agent_in_numpy_is_the_policy(action, normalize, seen):
     observations = {"a": torch.randn(4000, 4), "b": torch.randint(0, 3, (4000,))}
     rows = observations["a"] if seen == "vector" else observations
     if normalize:
-        policy.learn_scale(tree_map(lambda leaf: leaf[None] + 1, rows))
+        policy.learn_scale(tree_map(lambda leaf: leaf + 1, rows))
     actions = torch.from_numpy(agent.choose(tree_map(torch.Tensor.numpy, rows)))
     with torch.no_grad():
         found = agent.get_actions_and_values(rows, actions=actions)
@@ -342,7 +342,7 @@ def test_images_and_nested_observations_have_networks():
     policy = Policy(nested, spaces.Discrete(3), normalize=True)
     seen = {"a": torch.zeros(5, 3), "b": (torch.zeros(5, 2, 2),)}
     assert policy.get_values(seen).shape == (5,)
-    policy.learn_scale({"a": torch.ones(6, 5, 3), "b": (torch.ones(6, 5, 2, 2),)})
+    policy.learn_scale({"a": torch.ones(30, 3), "b": (torch.ones(30, 2, 2),)})
     assert torch.allclose(policy.normalizer.mean, torch.ones(7, dtype=torch.float64), atol=1e-3)
     counts = Policy(spaces.Discrete(4), spaces.Discrete(3))
     assert counts.get_values(torch.tensor([0, 3])).shape == (2,)

@@ -297,11 +297,10 @@ class Policy(nn.Module):
             return only.float()
         return torch.cat([leaf.reshape(len(leaf), -1).float() for leaf in leaves], dim=1)
 
-    def learn_scale(self, observations: Tree) -> None:
-        """Have the normaliser take up the observations of a rollout, (T, N, ...)."""
+    def learn_scale(self, rows: Tree) -> None:
+        """Have the normaliser take up observations."""
         if self.normalizer is not None:
-            for row in zip(*(leaf.unbind() for leaf in tree_leaves(observations)), strict=True):
-                self.normalizer.update(torch.cat([r.reshape(len(r), -1).float() for r in row], 1))
+            self.normalizer.update(self.flatten(rows))
 
 
 def _mlp(width: int, hidden: tuple[int, ...], out: int, activation: type[nn.Module]) -> nn.Module:

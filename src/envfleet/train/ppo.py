@@ -77,7 +77,7 @@ class PPO:
                     break
             if stop:
                 break
-        self.policy.learn_scale(rollout.observations)
+        self.policy.learn_scale(rows.observations)
         means = torch.stack([torch.as_tensor(numbers) for numbers in told]).mean(0).tolist()
         names = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "grad_norm")
         kept = rollout.valid
@@ -170,13 +170,16 @@ class RewardScale(nn.Module):
 
     def forward(self, rollout: Rollout) -> Rollout:
         """The rollout with scaled rewards; takes up its returns first."""
-        done = rollout.terminated | rollout.truncated
-        rows = zip(rollout.rewards.double(), rollout.valid, done, strict=True)
-        for rewards, valid, over in rows:
-            self.running.copy_(self.running * self._gamma + torch.where(valid, rewards, 0.0))
-            self.scale.update(self.running[valid])
-            self.running[over] = 0.0
-        factor = (self.scale.variance + 1e-8).rsqrt().to(rollout.rewards.dtype)
+        valid = rollout.valid.cpu().numpy()
+        rewards = np.where(valid, rollout.rewards.cpu().double().numpy(), 0.0)
+        goes_on = ~(rollout.terminated | rollout.truncated).cpu().numpy()
+        returns, running = np.empty_like(rewards), self.running.numpy()
+        for t, now in enumerate(rewards):
+            returns[t] = self._gamma * running + now
+            running = returns[t] * goes_on[t]
+        self.running.copy_(torch.from_numpy(running))
+        self.scale.update(torch.from_numpy(returns[valid]))
+        factor = (self.scale.variance + 1e-8).rsqrt().to(rollout.rewards)
         return replace(rollout, rewards=(rollout.rewards * factor).clamp(-10.0, 10.0))
 
     def begin_anew(self) -> None:
