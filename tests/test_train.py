@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -560,6 +561,7 @@ def trained(tmp_path_factory):
     )
     assert done.returncode == 0, done.stderr
     assert "finished, 3," in done.stdout
+    assert re.search(r"s of training: env \d+%, policy .*, collector .*, update .*", done.stdout)
     return folder / "runs/CartPole-v1/a"
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,21 +18,20 @@ from envfleet.rollout.evaluate import evaluate
 from envfleet.rollout.progress import progress_bar
 from envfleet.track import TensorBoardTracker, Tracker, WandbTracker
 from envfleet.train import checkpoint as checkpoints
-from envfleet.train.config import TrainConfig
+from envfleet.train.config import Schedule, TrainConfig
 from envfleet.train.envs import build_fleet, find_env
 from envfleet.train.plot import draw_curve
+from envfleet.train.policy import Activation
 from envfleet.train.presets import preset
 from envfleet.train.run import Run, RunOptions, make_policy, read_config
-
-_OVERRIDES = (
-    "seed", "total_steps", "num_envs", "steps", "batch_size", "epochs", "learning_rate", "gamma",
-    "gae_lambda", "clip", "entropy",
-)  # fmt: skip
 
 
 @dataclass
 class Train:
-    """Train PPO on an env; what it learns, and how, is in the run's folder."""
+    """Train PPO on an env; what it learns, and how, is in the run's folder.
+
+    Hyper-parameters that are left out are the preset's.
+    """
 
     env_id: Annotated[str, tyro.conf.Positional]
     """An id that Gymnasium knows, or module:callable."""
@@ -47,10 +46,26 @@ class Train:
     batch_size: int | None = None
     epochs: int | None = None
     learning_rate: float | None = None
+    learning_rate_schedule: Schedule | None = None
+    """linear: down to 0 at the end of the run."""
     gamma: float | None = None
     gae_lambda: float | None = None
     clip: float | None = None
+    clip_schedule: Schedule | None = None
+    clip_values: bool | None = None
+    """Whether new values stay within the clip of the old ones in the loss."""
     entropy: float | None = None
+    """Weight of the entropy bonus."""
+    value: float | None = None
+    """Weight of the value loss."""
+    max_grad_norm: float | None = None
+    target_kl: float | None = None
+    """Stop an update where the policy has moved further than 1.5 times this."""
+    normalize_observations: bool | None = None
+    normalize_rewards: bool | None = None
+    hidden: tuple[int, ...] | None = None
+    """Widths of the hidden layers."""
+    activation: Activation | None = None
     backend: Literal["auto", "serial", "process"] = "auto"
     """Where envs run."""
     on_failure: Literal["raise", "restart"] = "raise"
@@ -81,8 +96,8 @@ class Train:
         return _carry_out(run)
 
     def _config(self) -> TrainConfig:
-        chosen = {name: getattr(self, name) for name in _OVERRIDES}
-        chosen = {name: value for name, value in chosen.items() if value is not None}
+        words = {field.name: getattr(self, field.name, None) for field in fields(TrainConfig)}
+        chosen = {name: value for name, value in words.items() if value is not None}
         return replace(self._base(), **chosen)
 
     def _base(self) -> TrainConfig:
@@ -247,9 +262,12 @@ def _carry_out(run: Run) -> int:
     draw_curve(run.folder)
     how = "finished" if finished else "stopped; go on with: envfleet resume"
     seconds = time.perf_counter() - start
+    trained = sum(run.seconds.values())
+    split = ", ".join(f"{name} {part / trained:.0%}" for name, part in run.seconds.items())
     print(  # noqa: T201 - it is what was asked for
         f"{run.folder}: {how}, {steps:,} steps in {seconds:.1f} s, return "
-        f"{window.returns.mean:.1f} over the last {window.n} episodes"
+        f"{window.returns.mean:.1f} over the last {window.n} episodes\n"
+        f"{trained:.1f} s of training: {split}"
     )
     return 0 if finished else 130
 

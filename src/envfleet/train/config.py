@@ -64,6 +64,8 @@ class TrainConfig:
         for name in ("learning_rate_schedule", "clip_schedule"):
             known = ("constant", "linear")
             _check(getattr(self, name) in known, name, getattr(self, name), "constant or linear")
+        fine = all(isinstance(width, int) and width >= 1 for width in self.hidden)
+        _check(fine, "hidden", self.hidden, "widths of at least 1")
         _check(self.activation in ("tanh", "relu"), "activation", self.activation, "tanh or relu")
         _check(self.target_kl is None or self.target_kl > 0, "target_kl", self.target_kl, "above 0")
 

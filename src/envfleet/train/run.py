@@ -124,6 +124,8 @@ class Run:
             stack.enter_context(self.collector)
             self._stack = stack.pop_all()
         self.updates = 0
+        self.seconds: dict[str, float] = {}
+        """Of ``train`` so far, by what they went into: env, policy, collector, update, other."""
         self._best = -math.inf
 
     @classmethod
@@ -165,6 +167,15 @@ class Run:
 
     def train(self, listener: Listener | None = None) -> bool:
         """Train to the end; False if Ctrl-C came first: the current update is still finished."""
+        start = time.perf_counter() - sum(self.seconds.values())
+        try:
+            return self._train(listener)
+        finally:
+            known = sum(self.seconds.values())
+            other = self.seconds.pop("other", 0.0)
+            self.seconds["other"] = other + time.perf_counter() - start - known
+
+    def _train(self, listener: Listener | None) -> bool:
         config, collector = self.config, self.collector
         with _GentleInterrupt() as interrupt:
             self._cut()
@@ -198,8 +209,11 @@ class Run:
 
     def _time_split(self, collect: float, update: float) -> dict[str, float]:
         """Seconds of the last update, by what they went into."""
-        split = {f"time/{name}": clock.stop() for name, clock in self._clocks.items()}
-        return {**split, "time/collector": collect - sum(split.values()), "time/update": update}
+        split = {name: clock.stop() for name, clock in self._clocks.items()}
+        split |= {"collector": collect - sum(split.values()), "update": update}
+        for name, seconds in split.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+        return {f"time/{name}": seconds for name, seconds in split.items()}
 
     def _is_solved(self) -> bool:
         if self.options.stop_at is None:
