@@ -183,7 +183,7 @@ def test_the_losses_are_those_of_the_paper(clip_values):
         if clip_values:
             moved = min(max(float(values[i] - batch.values[i]), -0.2), 0.2)
             error = max(error, float(batch.values[i] + moved - batch.returns[i]) ** 2)
-        value_loss += 0.5 * error
+        value_loss += error
     assert float(found[0]) == pytest.approx(policy_loss / len(batch), rel=1e-4)
     assert float(found[1]) == pytest.approx(value_loss / len(batch), rel=1e-4)
     assert float(found[2]) == pytest.approx(float(chances.entropy().mean()), rel=1e-4)
@@ -345,8 +345,83 @@ def test_images_and_nested_observations_have_networks():
     assert policy.get_values(seen).shape == (5,)
     policy.learn_scale({"a": torch.ones(30, 3), "b": (torch.ones(30, 2, 2),)})
     assert torch.allclose(policy.normalizer.mean, torch.ones(7, dtype=torch.float64), atol=1e-3)
-    counts = Policy(spaces.Discrete(4), spaces.Discrete(3))
-    assert counts.get_values(torch.tensor([0, 3])).shape == (2,)
+    counts = Policy(spaces.Discrete(4, start=3), spaces.Discrete(3))
+    assert counts.get_values(torch.tensor([3, 6])).shape == (2,)
+
+
+class Sampler(gym.Env):
+    """Shows samples of a space."""
+
+    def __init__(self, space):
+        self.observation_space, self.action_space = space, spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 1.0, self.np_random.random() < 0.1, False, {}
+
+
+PICTURE = spaces.Box(0, 255, (40, 40, 3), np.uint8)
+OBSERVATIONS = {
+    "one-leaf": spaces.Dict(o=spaces.Box(-1, 1, (3,))),
+    "one-picture": spaces.Tuple([PICTURE]),
+    "small-picture": spaces.Box(0, 255, (7, 7, 3), np.uint8),
+    "floats-picture": spaces.Box(0, 1, (3, 40, 40), np.float32),
+    "picture-and-vector": spaces.Dict(p=PICTURE, v=spaces.Box(-1, 1, (3,), np.float64)),
+    "matrix": spaces.Box(-1, 1, (4, 4)),
+    "offset": spaces.Discrete(5, start=3),
+    "several": spaces.MultiDiscrete([3, 4]),
+    "bits": spaces.MultiBinary(4),
+}
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("name", OBSERVATIONS)
+def test_an_update_works_with_every_kind_of_observation(name, normalize):
+    space = OBSERVATIONS[name]
+    convolved = name in ("one-picture", "floats-picture")
+    if convolved and normalize:
+        with pytest.raises(ValueError, match="leave normalize_observations off"):
+            Policy(space, spaces.Discrete(2), normalize=True)
+        return
+    policy = Policy(space, spaces.Discrete(2), hidden=(8,), normalize=normalize)
+    assert policy.is_image == convolved
+    ppo = PPO(policy, TrainConfig(num_envs=2, steps=8, batch_size=8, epochs=1))
+    envs = envfleet.SerialVectorEnv([lambda: Sampler(space)] * 2, autoreset_mode="SameStep")
+    before = [p.detach().clone() for p in policy.parameters()]
+    with envfleet.Collector(envs, ppo.agent, 8) as collector:
+        ppo.update(collector.collect(), 0.0)
+        assert ppo.update(collector.collect(), 0.0)["steps"] == 2
+    for one, other in zip(before, policy.parameters(), strict=True):
+        assert not torch.equal(one, other)
+
+
+def test_pictures_of_bytes_are_scaled_and_those_of_floats_are_not():
+    bytes_, floats = (
+        Policy(spaces.Box(0, high, (3, 40, 40), dtype), spaces.Discrete(2))
+        for high, dtype in ((255, np.uint8), (1, np.float32))
+    )
+    floats.load_state_dict(bytes_.state_dict())
+    picture = torch.randint(0, 256, (2, 3, 40, 40), dtype=torch.uint8)
+    assert torch.allclose(bytes_.get_values(picture), floats.get_values(picture / 255.0))
+
+
+def test_a_rollout_without_a_valid_row_teaches_nothing():
+    space = spaces.Box(-1, 1, (4,))
+    config = TrainConfig(num_envs=2, steps=4, normalize_rewards=True)
+    policy = Policy(space, spaces.Discrete(2), normalize=True)
+    ppo = PPO(policy, config)
+    envs = envfleet.SerialVectorEnv([lambda: Sampler(space)] * 2, autoreset_mode="SameStep")
+    with envfleet.Collector(envs, ppo.agent, 4) as collector:
+        rollout = collector.collect()
+    before = {k: v.clone() for k, v in policy.state_dict().items()}
+    told = ppo.update(replace(rollout, valid=torch.zeros_like(rollout.valid)), 0.0)
+    assert told["steps"] == 0
+    assert math.isnan(told["policy_loss"])
+    assert all(torch.equal(before[k], v) for k, v in policy.state_dict().items())
+    assert not ppo.rewards.scale.variance.isnan().any()
 
 
 # Configurations

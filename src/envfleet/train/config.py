@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,7 +36,7 @@ class TrainConfig:
     entropy: float = 0.0
     """Weight of the entropy bonus."""
     value: float = 0.5
-    """Weight of the value loss."""
+    """Weight of the mean squared error of values."""
     max_grad_norm: float = 0.5
     adam_epsilon: float = 1e-5
     target_kl: float | None = None
@@ -53,12 +54,16 @@ class TrainConfig:
         Raises:
             ValueError: naming the field, its value and what is allowed.
         """
+        for name, value in vars(self).items():
+            if isinstance(value, float):
+                _check(math.isfinite(value), name, value, "a finite number")
         for name in ("total_steps", "num_envs", "steps", "batch_size", "epochs"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("gamma", "gae_lambda"):
             _check(0 <= getattr(self, name) <= 1, name, getattr(self, name), "between 0 and 1")
         for name in ("learning_rate", "clip", "max_grad_norm", "adam_epsilon"):
             _check(getattr(self, name) > 0, name, getattr(self, name), "above 0")
+        _check(self.seed < 2**63, "seed", self.seed, "below 2**63")
         for name in ("entropy", "value", "seed"):
             _check(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         for name in ("learning_rate_schedule", "clip_schedule"):

@@ -123,7 +123,7 @@ class NumpyPolicy:
         by_log_prob = free * (free <= bound)
         by_log_prob *= -1 / count
         error = values - batch.returns
-        by_value = error * (config.value / count)
+        by_value = error * (2 * config.value / count)
         if config.clip_values:
             moved = values - batch.values
             near = batch.values + _bounded(moved, -clip, clip) - batch.returns
@@ -137,7 +137,7 @@ class NumpyPolicy:
             squared = np.maximum(squared, near * near)
         return [
             float(-np.minimum(free, bound).mean()),
-            float(0.5 * squared.mean()),
+            float(squared.mean()),
             float(entropy.mean()),
             float((ratio - 1 - ratio_log).mean()),
             float((np.abs(ratio - 1) > clip).mean()),

@@ -197,6 +197,8 @@ class Normalizer(nn.Module):
     @torch.no_grad()
     def update(self, values: Tensor) -> None:
         """Take up a batch (Chan, Golub and LeVeque's rule)."""
+        if not len(values):
+            return
         batch = values.reshape(-1, self.mean.numel()).double()
         count = torch.tensor(float(len(batch)), dtype=torch.float64)
         total = self.count + count
@@ -227,10 +229,13 @@ class Policy(nn.Module):
         self.head = head
         example = ObservationFormat(observation_space, "auto").allocate(1)
         leaves = tree_leaves(example)
-        self.is_image = len(leaves) == 1 and leaves[0].ndim == 4
-        self.is_vector = len(leaves) == 1 and leaves[0].ndim == 2 and leaves[0].is_floating_point()
+        self.is_image = len(leaves) == 1 and _is_image(leaves[0])
+        bare = isinstance(example, Tensor)
+        self.is_vector = bare and example.ndim == 2 and example.dtype == torch.float32
         """Whether observations are the networks' input as they are."""
-        self._one_hot = observation_space.n if isinstance(observation_space, spaces.Discrete) else 0
+        self._one_hot = self._first = 0
+        if isinstance(observation_space, spaces.Discrete):
+            self._one_hot, self._first = int(observation_space.n), int(observation_space.start)
         if self.is_image:
             if normalize:
                 raise ValueError("images are scaled by 255: leave normalize_observations off.")
@@ -238,7 +243,7 @@ class Policy(nn.Module):
             width, hidden = 512, ()
         else:
             self.body = None
-            width = int(self._one_hot) or sum(leaf[0].numel() for leaf in leaves)
+            width = self._one_hot or sum(leaf[0].numel() for leaf in leaves)
         self.normalizer = Normalizer(width) if normalize else None
         kind = nn.Tanh if activation == "tanh" else nn.ReLU
         self.actor = _mlp(width, hidden, head.size, kind)
@@ -282,7 +287,7 @@ class Policy(nn.Module):
     def features(self, observations: Tree) -> Tensor:
         """What actor and critic are given."""
         if self.body is not None:
-            features: Tensor = self.body(observations.float() / 255.0)
+            features: Tensor = self.body(_scaled(tree_leaves(observations)[0]))
             return features
         flat = self.flatten(observations)
         return flat if self.normalizer is None else self.normalizer(flat)
@@ -290,17 +295,28 @@ class Policy(nn.Module):
     def flatten(self, observations: Tree) -> Tensor:
         """Observations as rows of numbers."""
         if self._one_hot:
-            return functional.one_hot(observations, int(self._one_hot)).float()
+            return functional.one_hot(observations - self._first, self._one_hot).float()
         leaves = tree_leaves(observations)
         if len(leaves) == 1 and leaves[0].ndim == 2:
             only: Tensor = leaves[0]
             return only.float()
-        return torch.cat([leaf.reshape(len(leaf), -1).float() for leaf in leaves], dim=1)
+        return torch.cat([_scaled(leaf).reshape(len(leaf), -1) for leaf in leaves], dim=1)
 
     def learn_scale(self, rows: Tree) -> None:
         """Have the normaliser take up observations."""
         if self.normalizer is not None:
             self.normalizer.update(self.flatten(rows))
+
+
+def _is_image(leaf: Tensor) -> bool:
+    """Whether the convolutions fit on it: what is smaller is flattened."""
+    return leaf.ndim == 4 and min(leaf.shape[2:]) >= 36
+
+
+def _scaled(leaf: Tensor) -> Tensor:
+    """As floats; bytes of pictures from 0 to 1."""
+    picture = leaf.dtype == torch.uint8 and leaf.ndim == 4
+    return leaf.float() / 255.0 if picture else leaf.float()
 
 
 def _mlp(width: int, hidden: tuple[int, ...], out: int, activation: type[nn.Module]) -> nn.Module:

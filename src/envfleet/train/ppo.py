@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,9 +17,11 @@ from envfleet.train.config import TrainConfig
 from envfleet.train.numpy_mlp import FlatAdam, Minibatch, NumpyPolicy
 from envfleet.train.policy import Normalizer, Policy
 
+_TOLD = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "grad_norm")
+
 Stepper = Callable[[NDArray[np.int64], float, bool], Tensor | list[float]]
-"""Takes the numbers of some rows, the clip, and whether to tell what happened: policy loss, value
-loss, entropy, KL, the clipped part, and the gradient's norm, on the device they are on."""
+"""Takes the numbers of some rows, the clip, and whether to tell what happened: the numbers of
+``_TOLD``, on the device they are on."""
 
 
 class PPO:
@@ -49,7 +52,8 @@ class PPO:
         """Improve the policy; ``progress`` is the part of the run that is over, from 0 to 1.
 
         Returns the means of what happened in the minibatches of the last epoch (with a limit on the
-        KL: of all), ``explained_variance``, and the number of steps of the optimiser.
+        KL: of all), ``explained_variance``, and the number of steps of the optimiser: 0 where no
+        row is valid, and all means NaN.
         """
         config = self.config
         rate = config.learning_rate * _factor(config.learning_rate_schedule, progress)
@@ -60,6 +64,8 @@ class PPO:
             rollout = self.rewards(rollout)
         advantages, returns = rollout.advantages(config.gamma, config.gae_lambda)
         rows = rollout.flatten(advantages, returns)
+        if not len(rows):
+            return dict.fromkeys((*_TOLD, "explained_variance"), math.nan) | {"steps": 0.0}
         step = self.stepper(rows)
         told: list[Tensor | list[float]] = []
         stop, limit, updates = False, config.target_kl, 0
@@ -79,10 +85,9 @@ class PPO:
                 break
         self.policy.learn_scale(rows.observations)
         means = torch.stack([torch.as_tensor(numbers) for numbers in told]).mean(0).tolist()
-        names = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "grad_norm")
         kept = rollout.valid
         return {
-            **dict(zip(names, means, strict=True)),
+            **dict(zip(_TOLD, means, strict=True)),
             "explained_variance": _explained(rollout.values[kept], returns[kept]),
             "steps": float(updates),
         }
@@ -155,7 +160,7 @@ def losses(
     if clip_values:
         near = batch.values + (values - batch.values).clamp(-clip, clip)
         error = torch.maximum(error, (near - batch.returns).square())
-    return policy_loss, 0.5 * error.mean(), entropy.mean(), ratio_log, ratio
+    return policy_loss, error.mean(), entropy.mean(), ratio_log, ratio
 
 
 class RewardScale(nn.Module):

@@ -73,17 +73,21 @@ ZOO: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """By env id, or by what an id begins with."""
 
+# CleanRL halves the squared error of values before it weighs it by 0.5.
 _CLEANRL_DISCRETE: dict[str, Any] = {
     "num_envs": 4, "steps": 128, "batch_size": 128, "epochs": 4, "learning_rate": 2.5e-4,
-    "learning_rate_schedule": "linear", "clip_values": True, "entropy": 0.01,
+    "learning_rate_schedule": "linear", "clip_values": True, "entropy": 0.01, "value": 0.25,
     "total_steps": 500_000,
 }  # fmt: skip
 _CLEANRL_CONTINUOUS: dict[str, Any] = {
     "num_envs": 1, "steps": 2048, "batch_size": 64, "epochs": 10, "learning_rate": 3e-4,
-    "learning_rate_schedule": "linear", "clip_values": True, "total_steps": 1_000_000,
+    "learning_rate_schedule": "linear", "clip_values": True, "value": 0.25,
+    "total_steps": 1_000_000,
     **_NORMALIZED,
 }  # fmt: skip
-_CLEANRL_ATARI: dict[str, Any] = {**_ATARI, "clip_schedule": "constant", "clip_values": True}
+_CLEANRL_ATARI: dict[str, Any] = {
+    **_ATARI, "clip_schedule": "constant", "clip_values": True, "value": 0.25,
+}  # fmt: skip
 
 PRESETS = ("zoo", "cleanrl", "fast")
 
