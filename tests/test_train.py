@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import json
 import math
 import os
+import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from dataclasses import replace
@@ -22,8 +27,10 @@ from gymnasium import spaces
 from torch import distributions
 
 import envfleet
+from envfleet.cli.train import Eval, Record, Resume, Train
 from envfleet.rollout.buffer import Batch
 from envfleet.rollout.nested import tree_map
+from envfleet.track.files import FileTracker
 from envfleet.train import checkpoint as checkpoints
 from envfleet.train.config import TrainConfig
 from envfleet.train.envs import UnknownEnvError, build_fleet, find_env
@@ -568,6 +575,114 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, name):
     steps = [int(line) for line in resumed.communicate()[0].split()]
     assert steps[0] in (1792 + 128, 2688 + 128)  # from the last checkpoint on
     assert told(tmp_path / "killed") == told(tmp_path / "whole")
+    assert table(tmp_path / "killed") == table(tmp_path / "whole")
+
+
+def table(folder):
+    """The same from the CSV file."""
+    with (folder / "metrics.csv").open(newline="") as file:
+        return [{k: v for k, v in r.items() if "time" not in k} for r in csv.DictReader(file)]
+
+
+class StopError(Exception):
+    """Ends a run like a crash would, but sooner."""
+
+
+def stop_after(steps):
+    def listener(metrics, step):
+        if step > steps:
+            raise StopError
+
+    return listener
+
+
+def test_films_of_a_resumed_run_are_those_of_a_whole_one(tmp_path):
+    options = RunOptions(backend="serial", checkpoint_every=7, record_every=1000)
+    config = replace(QUICK["cartpole"], total_steps=4000)
+    with Run.start(tmp_path / "whole", config, options) as run:
+        assert run.train()
+    with Run.start(tmp_path / "cut", config, options) as run, pytest.raises(StopError):
+        run.train(stop_after(2500))
+    with Run.resume(tmp_path / "cut") as run:
+        assert run.train()
+
+    def films(name):
+        lines = (tmp_path / name / "films.jsonl").read_text().splitlines()
+        return sorted(json.loads(line)["step"] for line in lines)
+
+    assert films("cut") == films("whole")
+    assert len(films("whole")) == 5
+
+
+def test_every_backend_learns_the_same(tmp_path):
+    config = replace(QUICK["pendulum"], total_steps=1500)
+    for backend in ("serial", "process"):
+        with Run.start(tmp_path / backend, config, RunOptions(backend=backend)) as run:
+            assert run.train()
+    assert told(tmp_path / "serial") == told(tmp_path / "process")
+
+
+class Failing(gym.Env):
+    """Raises in its 300th step."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
+    steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, dtype=np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 300:
+            raise ArithmeticError("too many steps")
+        return np.zeros(2, dtype=np.float32), 1.0, self.steps % 10 == 0, False, {}
+
+
+def test_an_error_of_an_env_loses_nothing_that_was_learnt(tmp_path):
+    config = TrainConfig(env_id="test_train:Failing", num_envs=1, steps=64, total_steps=1000)
+    with Run.start(tmp_path, config, RunOptions(backend="serial")) as run:
+        with pytest.raises(ArithmeticError, match="too many steps"):
+            run.train()
+        learnt = run.policy.state_dict()
+    with Run.resume(tmp_path) as run:
+        assert run.collector.total_steps == 256
+        assert all(torch.equal(learnt[k], v) for k, v in run.policy.state_dict().items())
+    assert len(told(tmp_path)) == 4
+
+
+def test_episodes_that_never_end_between_checkpoints_are_warned_of(tmp_path):
+    config = replace(QUICK["pendulum"], total_steps=1000)
+    options = RunOptions(backend="serial", checkpoint_every=3)
+    with (
+        Run.start(tmp_path, config, options) as run,
+        pytest.warns(UserWarning, match="no episode has ended between two checkpoints, 3 updates"),
+    ):
+        run.train()
+
+
+def test_a_solved_run_is_over_when_it_is_resumed(tmp_path):
+    options = RunOptions(backend="serial", stop_at=5.0)
+    with Run.start(tmp_path, QUICK["cartpole"], options) as run:
+        assert run.train()
+        steps = run.collector.total_steps
+    assert steps < 6000
+    with Run.resume(tmp_path) as run:
+        assert run.train()
+        assert run.collector.total_steps == steps
+    assert len(told(tmp_path)) == steps // 128
+
+
+@pytest.mark.parametrize(
+    ("config", "updates"),
+    [
+        (TrainConfig(num_envs=8, steps=32, total_steps=100_000), 313),  # 10,000 steps of each env
+        (TrainConfig(num_envs=8, steps=128, total_steps=10_000_000), 196),  # 50 in all
+    ],
+)
+def test_checkpoints_are_far_enough_apart_for_episodes_to_end(tmp_path, config, updates):
+    with Run.start(tmp_path, config, RunOptions(backend="serial")) as run:
+        assert run._interval == updates
 
 
 def test_training_goes_on_while_workers_are_killed(tmp_path):
@@ -613,6 +728,16 @@ def test_a_checkpoint_that_was_cut_short_is_named_and_the_one_before_can_be_used
     with pytest.raises(checkpoints.CheckpointError, match=f"take {found[-2].name} instead"):
         checkpoints.load(found[-1])
     assert checkpoints.load(found[-2]).step > 0
+    with pytest.raises(checkpoints.CheckpointError, match="cannot be read"):
+        Run.resume(tmp_path)
+    with Run.resume(tmp_path, checkpoint=found[-2].name) as run:
+        assert run.train()
+    assert checkpoints.load(found[-1]).step == 6016  # whole again
+    (found[-1] / "state.json").write_text("{}")
+    with pytest.raises(checkpoints.CheckpointError, match="cannot be read"):
+        checkpoints.load(found[-1])
+    with pytest.raises(checkpoints.CheckpointError, match="has no checkpoint 'step_1'; there are"):
+        Run.resume(tmp_path, checkpoint="step_1")
     with pytest.raises(FileExistsError, match="has a run already"):
         Run.start(tmp_path, QUICK["cartpole"], options)
     assert read_config(tmp_path) == (QUICK["cartpole"], options)
@@ -677,20 +802,124 @@ def test_what_cannot_be_done_is_said_with_exit_code_2(tmp_path, words, text):
     assert not list(tmp_path.iterdir())
 
 
-def test_ctrl_c_saves_and_the_run_can_be_resumed(tmp_path):
+def refused(command, capsys):
+    assert command.run() == 2
+    return capsys.readouterr().err
+
+
+def test_what_cannot_be_done_leaves_nothing_behind(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    assert "without slashes" in refused(Train("CartPole-v1", name="../x"), capsys)
+    assert "Not a directory" in refused(Train("CartPole-v1", run_dir=Path("file")), capsys)
+    assert "seed must be below" in refused(Train("CartPole-v1", seed=2**64), capsys)
+    assert "a finite number" in refused(Train("CartPole-v1", learning_rate=math.inf), capsys)
+    assert "no reward threshold" in refused(Train("Pendulum-v1", until_solved=True), capsys)
+    assert "takes Discrete" in refused(Train("test_train:integers"), capsys)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def integers():
+    env = Sampler(spaces.Box(0, 1, (2,)))
+    env.action_space = spaces.Box(0, 9, (2,), np.int64)
+    return env
+
+
+def test_what_cannot_be_read_is_refused(trained, tmp_path, capsys):
+    shutil.copytree(trained, tmp_path / "run")
+    assert "no checkpoint 'x'" in refused(Eval(tmp_path / "run", checkpoint="x"), capsys)
+    assert "seed must be 0 or more" in refused(Eval(tmp_path / "run", seed=-1), capsys)
+    assert "scale must be above 0" in refused(Record(tmp_path / "run", scale=0.0), capsys)
+    with FileTracker(tmp_path / "run"):
+        assert "another tracker is writing" in refused(Resume(tmp_path / "run"), capsys)
+    (tmp_path / "run/config.json").write_text('{"config": ')
+    assert "config.json says nothing that can be used" in refused(Eval(tmp_path / "run"), capsys)
+
+
+def test_a_run_with_restarts_is_evaluated_too(tmp_path, capsys):
+    config = replace(QUICK["cartpole"], total_steps=500)
+    with Run.start(tmp_path, config, RunOptions(on_failure="restart")) as run:
+        assert run.train()
+    assert Eval(tmp_path, episodes=3, checkpoint="best").run() == 0
+    assert "over 3 episodes" in capsys.readouterr().out
+
+
+def test_envs_of_the_current_folder_are_trained_and_tracked(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import gymnasium\n\ndef cart(**kwargs): return gymnasium.make('CartPole-v1', **kwargs)\n"
+    )
+    done = envfleet_command(
+        *("train", "mine:cart", "--total-steps", 64, "--steps", 16, "--num-envs", 2),
+        *("--track", "tensorboard", "--name", "a"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "runs/mine_cart/a/tensorboard").iterdir())
+
+
+def test_training_goes_on_when_nobody_listens(tmp_path):
     command = [sys.executable, "-m", "envfleet", "train", "CartPole-v1", "--name", "a"]
-    command += ["--total-steps", "20000", "--backend", "serial"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
-    folder = tmp_path / "runs/CartPole-v1/a"
-    end = time.monotonic() + 30
-    while not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").stat().st_size:
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    command += ["--total-steps", "2000", "--backend", "serial"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait() == 0
+    assert checkpoints.everyone(tmp_path / "runs/CartPole-v1/a/checkpoints")
+
+
+def test_a_terminal_has_a_bar(tmp_path):
+    command = [sys.executable, "-m", "envfleet", "train", "CartPole-v1", "--name", "a"]
+    command += ["--total-steps", "2000", "--backend", "serial"]
+    inside, outside = pty.openpty()
+    termios.tcsetwinsize(outside, (24, 120))
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=outside, cwd=tmp_path)
+    os.close(outside)
+    seen = b""
+    with contextlib.suppress(OSError):  # how the end of a terminal is told
+        while part := os.read(inside, 4096):
+            seen += part
+    os.close(inside)
+    assert process.wait() == 0
+    assert re.search(rb"Training: 100%.* 2000/2000 .*step/s, return \d+/\d+/\d+", seen)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_the_run_can_be_resumed(tmp_path, number, code):
+    process, folder = started(tmp_path)
+    process.send_signal(number)
     assert "stopped; go on with: envfleet resume" in process.communicate(timeout=30)[0]
-    assert process.returncode == 130
+    assert process.returncode == code
     (saved,) = checkpoints.everyone(folder / "checkpoints")
     assert checkpoints.load(saved).step < 20_000
-    done = envfleet_command("resume", folder, cwd=tmp_path)
-    assert done.returncode == 0
-    assert "finished, 20," in done.stdout
+    with Run.resume(folder) as run:
+        assert run.train()
+    assert checkpoints.everyone(folder / "checkpoints")[-1].name == "step_000000020224"
+
+
+def started(tmp_path, name="metrics.jsonl", *words):
+    """A run that has written something to this file."""
+    command = [sys.executable, "-m", "envfleet", "train", "CartPole-v1", "--name", "a"]
+    command += ["--total-steps", "20000", "--backend", "serial", *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, **pipes, text=True, cwd=tmp_path)
+    folder = tmp_path / "runs/CartPole-v1/a"
+    end = time.monotonic() + 30
+    while not (folder / name).exists() or not (folder / name).stat().st_size:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return process, folder
+
+
+def test_the_second_ctrl_c_ends_at_once(tmp_path):
+    process, folder = started(tmp_path, "config.json", "--epochs", "1000000")
+    end = time.monotonic() + 30
+    while process.poll() is None:  # the first one waits for the end of an update
+        assert time.monotonic() < end
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    assert process.returncode == 130
+    assert process.communicate()[1] == "interrupted\n"
+    assert not (folder / "checkpoints").exists()

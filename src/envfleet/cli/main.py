@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Any
 
 
 def main() -> None:
-    """Run ``envfleet ...``; exit code 2 if the extra that it needs is not installed."""
+    """Run ``envfleet ...``; the exit code is 2 for what cannot be done, 130 after Ctrl-C."""
+    try:
+        _main()
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it has been heard
+        print("interrupted", file=sys.stderr)  # noqa: T201
+        sys.exit(130)
+
+
+def _main() -> None:
     try:
         import tyro  # noqa: PLC0415 - an extra
     except ImportError:

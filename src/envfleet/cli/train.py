@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import time
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,8 +17,9 @@ import tyro
 
 from envfleet.record.film import record_agent
 from envfleet.rollout.evaluate import evaluate
-from envfleet.rollout.progress import progress_bar
+from envfleet.rollout.progress import is_terminal, progress_bar
 from envfleet.track import TensorBoardTracker, Tracker, WandbTracker
+from envfleet.track.files import FolderInUseError
 from envfleet.train import checkpoint as checkpoints
 from envfleet.train.config import Schedule, TrainConfig
 from envfleet.train.envs import build_fleet, find_env
@@ -24,6 +27,17 @@ from envfleet.train.plot import draw_curve
 from envfleet.train.policy import Activation
 from envfleet.train.presets import preset
 from envfleet.train.run import Run, RunOptions, make_policy, read_config
+
+REFUSALS = (
+    ValueError,
+    TypeError,
+    OSError,
+    ImportError,
+    FolderInUseError,
+    checkpoints.CheckpointError,
+    gymnasium.error.Error,
+)
+"""What is wrong with what was asked for: told without a traceback, exit code 2."""
 
 
 @dataclass
@@ -72,8 +86,9 @@ class Train:
     """What to do when an env raises or a worker dies."""
     until_solved: bool = False
     """End the run when the last 100 episodes reach the env's reward threshold."""
-    checkpoint_every: int = 50
-    """Updates between checkpoints."""
+    checkpoint_every: int | None = None
+    """Updates between checkpoints, where all envs begin new episodes; by default about 50 times per
+    run, but at least 10,000 steps of each env apart."""
     record_every: int = 0
     """Steps between films; 0 films nothing."""
     track: tuple[Literal["tensorboard", "wandb"], ...] = ()
@@ -88,11 +103,13 @@ class Train:
         try:
             config = self._config()
             options = self._options()
+            if self.name is not None and Path(self.name).name != self.name:
+                raise ValueError(f"name must be a folder's name without slashes, got {self.name!r}")
             name = self.name or f"seed{config.seed}_{time.strftime('%Y%m%d-%H%M%S')}"
             folder = self.run_dir / self.env_id.replace("/", "_").replace(":", "_") / name
-            run = Run.start(folder, config, options, lambda: _trackers(self.track, folder))
-        except (ValueError, TypeError, FileExistsError, ImportError) as error:
-            return _refuse(str(error))
+            run = Run.start(folder, config, options, partial(_trackers, self.track, folder))
+        except REFUSALS as error:
+            return _refuse(error)
         return _carry_out(run)
 
     def _config(self) -> TrainConfig:
@@ -136,15 +153,18 @@ class Resume:
 
     folder: Annotated[Path, tyro.conf.Positional]
     """The run's folder."""
+    checkpoint: str | None = None
+    """Go on from this one (a folder's name in checkpoints/, or best); later metrics are removed."""
     track: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Trackers besides the files in the run's folder."""
 
     def run(self) -> int:
         """Train on; the exit code."""
         try:
-            run = Run.resume(self.folder, lambda: _trackers(self.track, self.folder))
-        except (OSError, ValueError, ImportError, checkpoints.CheckpointError) as error:
-            return _refuse(str(error))
+            make = partial(_trackers, self.track, self.folder)
+            run = Run.resume(self.folder, make, checkpoint=self.checkpoint)
+        except REFUSALS as error:
+            return _refuse(error)
         return _carry_out(run)
 
 
@@ -157,8 +177,8 @@ class Eval:
     episodes: int = 100
     seed: int = 0
     num_envs: int = 8
-    best: bool = False
-    """Take the best checkpoint and not the last one."""
+    checkpoint: str | None = None
+    """By default the last one; "best", or a folder's name in checkpoints/."""
     sample: bool = False
     """Sample actions instead of taking the likeliest."""
     json: bool = False
@@ -166,12 +186,12 @@ class Eval:
 
     def run(self) -> int:
         """Evaluate; the exit code."""
-        if self.episodes < 1 or self.num_envs < 1:
-            return _refuse("episodes and num-envs must be 1 or more")
         try:
-            policy, envs, step = _trained(self.folder, self.num_envs, best=self.best, films=False)
-        except (OSError, ValueError, checkpoints.CheckpointError) as error:
-            return _refuse(str(error))
+            _check_at_least(1, episodes=self.episodes, num_envs=self.num_envs)
+            _check_at_least(0, seed=self.seed)
+            policy, envs, step = _trained(self.folder, self.num_envs, self.checkpoint)
+        except REFUSALS as error:
+            return _refuse(error)
         with envs:
             result = evaluate(policy, envs, self.episodes, not self.sample, self.seed)
         if self.json:
@@ -194,18 +214,20 @@ class Record:
     episodes: int = 1
     num_envs: int = 4
     seed: int = 0
-    best: bool = False
-    """Take the best checkpoint and not the last one."""
+    checkpoint: str | None = None
+    """By default the last one; "best", or a folder's name in checkpoints/."""
     scale: float = 0.5
 
     def run(self) -> int:
         """Film; the exit code."""
-        if self.episodes < 1 or self.num_envs < 1 or not self.scale > 0:
-            return _refuse("episodes and num-envs must be 1 or more, scale above 0")
         try:
-            policy, envs, step = _trained(self.folder, self.num_envs, best=self.best, films=True)
-        except (OSError, ValueError, checkpoints.CheckpointError) as error:
-            return _refuse(str(error))
+            _check_at_least(1, episodes=self.episodes, num_envs=self.num_envs)
+            _check_at_least(0, seed=self.seed)
+            if not self.scale > 0:
+                raise ValueError(f"scale must be above 0, got {self.scale}")
+            policy, envs, step = _trained(self.folder, self.num_envs, self.checkpoint, films=True)
+        except REFUSALS as error:
+            return _refuse(error)
         path = self.path or self.folder / "renders" / f"policy_{step}.gif"
         with envs:
             try:
@@ -218,32 +240,34 @@ class Record:
                     seed=self.seed,
                     scale=self.scale,
                 )
-            except ValueError as error:
-                return _refuse(str(error))
+            except (ValueError, OSError) as error:
+                return _refuse(error)
         print(path)  # noqa: T201 - it is what was asked for
         return 0
 
 
-def _trackers(names: tuple[str, ...], folder: Path) -> list[Tracker]:
+def _trackers(names: tuple[str, ...], folder: Path, step: int) -> list[Tracker]:
     made: list[Tracker] = []
     for name in names:
         if name == "tensorboard":
-            made.append(TensorBoardTracker(folder / "tensorboard"))
+            made.append(TensorBoardTracker(folder / "tensorboard", first_step=step + 1))
         else:
             made.append(WandbTracker(folder.parent.name, folder.name, dir=str(folder)))
     return made
 
 
-def _trained(folder: Path, num_envs: int, *, best: bool, films: bool) -> tuple[Any, Any, int]:
+def _trained(
+    folder: Path, num_envs: int, checkpoint: str | None, *, films: bool = False
+) -> tuple[Any, Any, int]:
     """A run's policy, a fleet for it, and the step it was trained to."""
     config, options = read_config(folder)
-    found = checkpoints.everyone(folder / "checkpoints")
-    if not found:
+    path = checkpoints.find(folder / "checkpoints", checkpoint)
+    if path is None:
         raise ValueError(f"{folder} has no checkpoint yet.")
-    path = (checkpoints.best_of(folder / "checkpoints") if best else None) or found[-1]
     saved = checkpoints.load(path)
+    backend = "process" if options.on_failure == "restart" else "serial"
     envs = build_fleet(
-        config.env_id, num_envs, backend="serial", on_failure=options.on_failure, films=films
+        config.env_id, num_envs, backend=backend, on_failure=options.on_failure, films=films
     )
     policy = make_policy(config, envs)
     policy.load_state_dict(saved.policy)
@@ -251,7 +275,7 @@ def _trained(folder: Path, num_envs: int, *, best: bool, films: bool) -> tuple[A
 
 
 def _carry_out(run: Run) -> int:
-    """Train, tell how it goes, and draw the curve; 130 after Ctrl-C."""
+    """Train, tell how it goes, and draw the curve; 128 and the signal's number if one came."""
     start = time.perf_counter()
     told = _Progress(run.config.total_steps, run.collector.total_steps)
     with run:
@@ -264,27 +288,26 @@ def _carry_out(run: Run) -> int:
     seconds = time.perf_counter() - start
     trained = sum(run.seconds.values())
     split = ", ".join(f"{name} {part / trained:.0%}" for name, part in run.seconds.items())
-    print(  # noqa: T201 - it is what was asked for
+    _say(
         f"{run.folder}: {how}, {steps:,} steps in {seconds:.1f} s, return "
         f"{window.returns.mean:.1f} over the last {window.n} episodes\n"
         f"{trained:.1f} s of training: {split}"
     )
-    return 0 if finished else 130
+    return 0 if finished else 128 + (run.stopped_by or 0)
 
 
 class _Progress:
     """A bar on a terminal, a line every few seconds elsewhere."""
 
     def __init__(self, total: int, begun: int) -> None:
-        self._is_bar = sys.stderr.isatty()
-        self._bar = progress_bar(total, None, "Training", "step")
+        self._is_bar = is_terminal()
+        self._bar = progress_bar(total, None, "Training", "step", begun)
         self._total, self._step = total, begun
         self._first = begun
         self._start = self._last = time.perf_counter()
 
     def __enter__(self) -> _Progress:  # noqa: PYI034 - nobody inherits from it
         self._bar.__enter__()
-        self._bar.update(self._step)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -292,8 +315,9 @@ class _Progress:
 
     def tell(self, metrics: dict[str, float], step: int) -> None:
         """The metrics of an update."""
-        self._bar.update(step - self._step)
-        self._step = step
+        shown = min(step, self._total)  # the last rollout may go beyond
+        self._bar.update(shown - self._step)
+        self._step = shown
         returns = [metrics[f"return_{name}"] for name in ("p5", "p50", "p95")]
         text = "return " + "/".join("-" if math.isnan(r) else f"{r:.0f}" for r in returns)
         now = time.perf_counter()
@@ -303,13 +327,26 @@ class _Progress:
             self._last = now
             rate = (step - self._first) / (now - self._start)
             left = max(0, self._total - step) / rate
-            print(  # noqa: T201 - there is no bar
+            _say(
                 f"{step:,} of {self._total:,} steps, {rate:,.0f}/s, {text} (5/50/95 %), "
-                f"{left:.0f} s left",
-                flush=True,
+                f"{left:.0f} s left"
             )
 
 
-def _refuse(text: str) -> int:
-    print(text, file=sys.stderr)  # noqa: T201
+def _say(text: str) -> None:
+    """Print to whoever listens; if nobody does any more, training goes on all the same."""
+    try:
+        print(text, flush=True)  # noqa: T201
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _check_at_least(least: int, **values: int) -> None:
+    for name, value in values.items():
+        if value < least:
+            raise ValueError(f"{name} must be {least} or more, got {value}")
+
+
+def _refuse(error: Exception) -> int:
+    print(error, file=sys.stderr)  # noqa: T201
     return 2

@@ -138,6 +138,17 @@ class Recorder:
         self._hides_ends = autoreset_mode == AutoresetMode.SAME_STEP
         self._fps = self._fps or float(envs.metadata.get("render_fps") or 30)
 
+    def state(self) -> dict[str, Any]:
+        """How far it is, for ``go_on`` of another recorder with the same options."""
+        due = [self._due[env] for env in self.env_ids]
+        return {"steps": self._steps, "due": due, "episodes": list(self._episodes.values())}
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """Film as if this had been the recorder whose ``state`` this is."""
+        self._steps = state["steps"]
+        self._due = dict(zip(self.env_ids, state["due"], strict=True))
+        self._episodes = dict(zip(self.env_ids, state["episodes"], strict=True))
+
     def begin(self, which: Flags | None = None) -> None:
         """All envs, or some, have just begun an episode."""
         for env in self.env_ids if self.is_on else ():

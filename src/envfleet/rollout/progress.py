@@ -18,15 +18,25 @@ class _NoBar:
     def update(self, count: int) -> None:
         """So many more."""
 
+    def set_postfix_str(self, text: str, refresh: bool = True) -> None:
+        """A text behind it."""
 
-def progress_bar(total: int | None, wanted: bool | None, title: str, unit: str) -> Any:
+
+def is_terminal() -> bool:
+    """Whether somebody looks at what is written to standard error."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def progress_bar(
+    total: int | None, wanted: bool | None, title: str, unit: str, initial: int = 0
+) -> Any:
     """A progress bar, where one is wanted (by default on a terminal) and tqdm is installed."""
-    if sys.stderr.isatty() if wanted is None else wanted:
+    if is_terminal() if wanted is None else wanted:
         try:
             from tqdm import tqdm  # noqa: PLC0415 - an extra
         except ImportError:
             return _NoBar()
         # Without the thread that tqdm keeps to redraw bars that stand still.
         quiet = type("Bar", (tqdm,), {"monitor_interval": 0})
-        return quiet(total=total, desc=title, unit=unit)
+        return quiet(total=total, desc=title, unit=unit, initial=initial)
     return _NoBar()

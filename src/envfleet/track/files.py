@@ -13,6 +13,10 @@ from pathlib import Path
 from typing import Any, Self, TextIO
 
 
+class FolderInUseError(RuntimeError):
+    """Somebody else writes to the folder."""
+
+
 class FileTracker:
     """Appends to ``metrics.csv``, ``metrics.jsonl`` and ``films.jsonl`` in a folder.
 
@@ -58,11 +62,11 @@ class FileTracker:
             os.close(descriptor)
 
     def forget_after(self, step: int) -> None:
-        """Remove the rows of later steps: a run goes on from there."""
-        for path in (self._lines, self._films):
+        """Remove the rows of later steps, and films that began there: a run goes on from there."""
+        for path, last in ((self._lines, step), (self._films, step - 1)):
             if path.exists():
                 lines = path.read_text("utf-8").splitlines(keepends=True)
-                _rewrite(path, [line for line in lines if json.loads(line)["step"] <= step])
+                _rewrite(path, [line for line in lines if json.loads(line)["step"] <= last])
         if self._columns:
             head, *rows = _rows(self._table)
             kept = [row for row in rows if int(row[0]) <= step]
@@ -122,14 +126,14 @@ def _locked(folder: Path) -> TextIO:
     """A lock on a folder, until the file is closed or the process ends.
 
     Raises:
-        RuntimeError: somebody else has it.
+        FolderInUseError: somebody else has it.
     """
     file = (folder / ".tracker.lock").open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
-        raise RuntimeError(
+        raise FolderInUseError(
             f"another tracker is writing to {folder}: close it, or choose another folder."
         ) from None
     return file

@@ -17,14 +17,15 @@ class TensorBoardTracker:
     project: str | None = None
     run: str | None = None
 
-    def __init__(self, folder: Path | str) -> None:
+    def __init__(self, folder: Path | str, *, first_step: int = 0) -> None:
+        """Write to a folder; what it has of ``first_step`` and later is shown no more."""
         try:
             from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra
         except ImportError:
             raise ImportError(
                 "TensorBoardTracker needs tensorboard: pip install 'envfleet[track]'"
             ) from None
-        self._writer: Any = SummaryWriter(str(folder))
+        self._writer: Any = SummaryWriter(str(folder), purge_step=first_step or None)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """A point per number; names with a slash are grouped."""

@@ -72,6 +72,22 @@ def best_of(folder: Path) -> Path | None:
     return path if path is not None and path.is_dir() else None
 
 
+def find(folder: Path, name: str | None = None) -> Path | None:
+    """The last checkpoint, "best", or one by its name; None if there is none yet.
+
+    Raises:
+        CheckpointError: there is none of this name.
+    """
+    found = everyone(folder)
+    if name is None:
+        return found[-1] if found else None
+    path = best_of(folder) if name == "best" else folder / name
+    if path not in found:
+        known = ", ".join(other.name for other in found) or "none"
+        raise CheckpointError(f"{folder} has no checkpoint {name!r}; there are: {known}.")
+    return path
+
+
 def load(path: Path) -> Checkpoint:
     """Read a checkpoint.
 
@@ -82,13 +98,15 @@ def load(path: Path) -> Checkpoint:
         state = json.loads((path / "state.json").read_text())
         policy = load_file(path / "policy.safetensors")
         optimizer = torch.load(path / "optimizer.pt", weights_only=True)
+        step = state.pop("step")
     except Exception as error:
         others = [other.name for other in everyone(path.parent) if other != path]
-        hint = f"take {others[-1]} instead" if others else "there is no other"
+        hint = f"take {others[-1]} instead (--checkpoint)" if others else "there is no other"
+        why = str(error).partition("\n")[0][:80]
         raise CheckpointError(
-            f"the checkpoint {path} cannot be read ({type(error).__name__}: {error}); {hint}."
+            f"the checkpoint {path} cannot be read ({type(error).__name__}: {why}); {hint}."
         ) from error
-    return Checkpoint(state.pop("step"), policy, optimizer, state)
+    return Checkpoint(step, policy, optimizer, state)
 
 
 def pack_bytes(state: Tensor) -> str:

@@ -5,9 +5,10 @@
                         checkpoints/  the last ones and the best
                         renders/      films, if any were asked for
 
-At every checkpoint, in a run that is never stopped too, all envs begin new episodes with seeds
-drawn from the run's seed and the step. So a checkpoint needs no env's state, and what follows it is
-the same whether the run was stopped there or not.
+At every checkpoint that is due, in a run that is never stopped too, all envs begin new episodes
+with seeds drawn from the run's seed and the step. So a checkpoint needs no env's state, and what
+follows it is the same whether the run was stopped there or not. Ctrl-C, SIGTERM and errors save one
+besides: a run that goes on from such a one is as good, but not the same.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 import math
 import signal
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +31,7 @@ import threadpoolctl
 import torch
 
 from envfleet.record.recorder import Recorder
+from envfleet.rollout.buffer import Rollout
 from envfleet.rollout.collector import Collector
 from envfleet.rollout.statistics import Episode
 from envfleet.track.files import FileTracker
@@ -49,8 +52,9 @@ class RunOptions:
     """auto, serial or process."""
     on_failure: str = "raise"
     """raise, or restart workers that die."""
-    checkpoint_every: int = 50
-    """Updates."""
+    checkpoint_every: int | None = None
+    """Updates; None is about 50 times per run, but at least 10,000 steps of each env apart, so that
+    few episodes are cut."""
     keep: int = 3
     """Checkpoints, besides the best one."""
     record_every: int = 0
@@ -61,14 +65,15 @@ class RunOptions:
     def __post_init__(self) -> None:
         """Refuse what means nothing."""
         for name in ("checkpoint_every", "keep"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
         if self.record_every < 0:
             raise ValueError(f"record_every must be 0 or more, got {self.record_every}")
 
 
-TrackerMaker = Callable[[], list[Tracker]]
-"""Makes trackers once it is certain that there will be a run."""
+TrackerMaker = Callable[[int], list[Tracker]]
+"""Makes trackers once it is certain that there will be a run; is told the step it begins at."""
 
 Listener = Callable[[dict[str, float], int], None]
 """Is told the metrics of every update, and the step."""
@@ -83,6 +88,7 @@ class Run:
         config: TrainConfig,
         options: RunOptions,
         trackers: TrackerMaker | None = None,
+        begun: Checkpoint | None = None,
     ) -> None:
         self.folder = folder
         self.config = config
@@ -110,23 +116,29 @@ class Run:
             agent = self.ppo.agent
             asked = ("act", "choose", "get_values", "get_actions_and_values")
             self._clocks = {"env": _Clock(envs, "step"), "policy": _Clock(agent, *asked)}
+            step = begun.step if begun is not None else 0
             # Nothing was written until here: what cannot be trained leaves no folder.
             self._files = FileTracker(folder)
             stack.callback(self._files.close)
-            self._tracker = Trackers([self._files, *(trackers() if trackers else [])])
+            self._tracker = Trackers([self._files, *(trackers(step) if trackers else [])])
             stack.callback(self._tracker.close)
-            recorder = None
+            self._recorder = None
             if options.record_every:
-                recorder = Recorder(
+                self._recorder = Recorder(
                     folder / "renders", every_steps=options.record_every, tracker=self._tracker
                 )
-            self.collector = Collector(envs, agent, config.steps, recorder=recorder)
+            self.collector = Collector(envs, agent, config.steps, recorder=self._recorder)
             stack.enter_context(self.collector)
+            self.updates = 0
+            self._best = -math.inf
+            self._saved = self._ended = -1
+            if begun is not None:
+                self._restore(begun)
             self._stack = stack.pop_all()
-        self.updates = 0
         self.seconds: dict[str, float] = {}
         """Of ``train`` so far, by what they went into: env, policy, collector, update, other."""
-        self._best = -math.inf
+        self.stopped_by: int | None = None
+        """The signal that has ended ``train``, if one did."""
 
     @classmethod
     def start(
@@ -147,26 +159,33 @@ class Run:
             )
         run = cls(folder, config, options, trackers)
         told = {"config": asdict(config), "options": asdict(options)}
-        (folder / "config.json").write_text(json.dumps(told, indent=2) + "\n")
+        draft = folder / ".config.json.new"
+        draft.write_text(json.dumps(told, indent=2) + "\n")
+        draft.replace(folder / "config.json")
         return run
 
     @classmethod
-    def resume(cls, folder: Path, trackers: TrackerMaker | None = None) -> Self:
-        """Go on from the last checkpoint, or from the beginning if there is none yet."""
+    def resume(
+        cls, folder: Path, trackers: TrackerMaker | None = None, *, checkpoint: str | None = None
+    ) -> Self:
+        """Go on from the last checkpoint or a named one; from the beginning if there is none yet.
+
+        Raises:
+            FileNotFoundError, ValueError: the folder is no run's.
+            CheckpointError: the checkpoint is not there, or cannot be read.
+        """
         config, options = read_config(folder)
-        run = cls(folder, config, options, trackers)
-        found = checkpoints.everyone(folder / "checkpoints")
-        try:
-            if found:
-                run._restore(checkpoints.load(found[-1]))
-            run._files.forget_after(run.collector.total_steps)
-        except BaseException:
-            run.close()
-            raise
+        path = checkpoints.find(folder / "checkpoints", checkpoint)
+        begun = None if path is None else checkpoints.load(path)
+        run = cls(folder, config, options, trackers, begun)
+        run._files.forget_after(run.collector.total_steps)
         return run
 
     def train(self, listener: Listener | None = None) -> bool:
-        """Train to the end; False if Ctrl-C came first: the current update is still finished."""
+        """Train to the end; False if a signal came first: the current update is still finished.
+
+        Ctrl-C and SIGTERM save a checkpoint, and so does an error, before it is raised.
+        """
         start = time.perf_counter() - sum(self.seconds.values())
         try:
             return self._train(listener)
@@ -176,36 +195,64 @@ class Run:
             self.seconds["other"] = other + time.perf_counter() - start - known
 
     def _train(self, listener: Listener | None) -> bool:
-        config, collector = self.config, self.collector
-        with _GentleInterrupt() as interrupt:
-            self._cut()
-            while collector.total_steps < config.total_steps:
+        with _GentleSignals() as signals:
+            if not self._is_over():
+                self._cut()
+            while not self._is_over():
                 begin = time.perf_counter()
-                rollout = collector.collect()
+                rollout = self._collect()
                 collected = time.perf_counter()
-                progress = min(1.0, (collector.total_steps - rollout.steps) / config.total_steps)
-                told = self.ppo.update(rollout, progress)
+                told = self.ppo.update(rollout, self._progress(rollout.steps))
                 self.updates += 1
                 end = time.perf_counter()
+                step = self.collector.total_steps
                 metrics = {
                     "updates": float(self.updates),
-                    "restarts": float(getattr(collector.envs, "restart_count", 0)),
-                    **collector.statistics.window.flat(),
+                    "restarts": float(getattr(self.collector.envs, "restart_count", 0)),
+                    **self.collector.statistics.window.flat(),
                     **{f"loss/{name}": value for name, value in told.items()},
                     "time/steps_per_second": rollout.steps / (end - begin),
                     **self._time_split(collected - begin, end - collected),
                 }
-                self._tracker.log(metrics, collector.total_steps)
+                self._tracker.log(metrics, step)
                 if listener is not None:
-                    listener(metrics, collector.total_steps)
-                is_over = collector.total_steps >= config.total_steps or self._is_solved()
-                due = self.updates % self.options.checkpoint_every == 0
-                if due or is_over or interrupt.came:
+                    listener(metrics, step)
+                self.stopped_by = signals.came
+                if self.stopped_by or self._is_over():
                     self._checkpoint()
-                    if is_over or interrupt.came:
-                        return is_over
+                    return self._is_over()
+                if self.updates % self._interval == 0:
+                    self._checkpoint()
                     self._cut()
         return True
+
+    def _collect(self) -> Rollout:
+        try:
+            return self.collector.collect()
+        except Exception:
+            if self.updates > self._saved:  # what was learnt so far is not lost
+                self._checkpoint()
+            raise
+
+    def _progress(self, new: int) -> float:
+        """The part of the run that was over before these steps."""
+        return min(1.0, (self.collector.total_steps - new) / self.config.total_steps)
+
+    def _is_over(self) -> bool:
+        if self.collector.total_steps >= self.config.total_steps:
+            return True
+        if self.options.stop_at is None:
+            return False
+        window = self.collector.statistics.window
+        return window.n >= 100 and window.returns.mean >= self.options.stop_at
+
+    @property
+    def _interval(self) -> int:
+        """Updates between two checkpoints that are due."""
+        config = self.config
+        if self.options.checkpoint_every is not None:
+            return self.options.checkpoint_every
+        return math.ceil(max(10_000, config.total_steps / config.num_envs / 50) / config.steps)
 
     def _time_split(self, collect: float, update: float) -> dict[str, float]:
         """Seconds of the last update, by what they went into."""
@@ -215,14 +262,17 @@ class Run:
             self.seconds[name] = self.seconds.get(name, 0.0) + seconds
         return {f"time/{name}": seconds for name, seconds in split.items()}
 
-    def _is_solved(self) -> bool:
-        if self.options.stop_at is None:
-            return False
-        window = self.collector.statistics.window
-        return window.n >= 100 and window.returns.mean >= self.options.stop_at
-
     def _cut(self) -> None:
         """All envs begin new episodes, with seeds that only the run's seed and the step decide."""
+        ended = self.collector.statistics.count
+        if self._ended == ended:
+            warnings.warn(
+                f"no episode has ended between two checkpoints, {self._interval} updates apart: "
+                "returns are not known. Raise checkpoint_every: at a checkpoint all envs begin "
+                "new episodes.",
+                stacklevel=2,
+            )
+        self._ended = ended
         entropy = [self.config.seed, self.collector.total_steps]
         seed = int(np.random.SeedSequence(entropy).generate_state(1)[0]) >> 1
         self.collector.reset(seed=seed)
@@ -243,6 +293,7 @@ class Run:
             "best_return": statistics.best_return,
             "random": pack_bytes(torch.get_rng_state()),
             "order": self.ppo.generator.bit_generator.state,
+            "films": None if self._recorder is None else self._recorder.state(),
             "rewards": None
             if rewards is None
             else {k: v.tolist() for k, v in rewards.scale.state_dict().items()},
@@ -258,18 +309,22 @@ class Run:
             keep=self.options.keep,
             best=best,
         )
+        self._saved = self.updates
 
     def _restore(self, found: Checkpoint) -> None:
         self.policy.load_state_dict(found.policy)
         self.ppo.optimizer.load_state_dict(found.optimizer)
         state = found.state
         self.updates, self._best = state["updates"], state["best"]
+        self._saved = self.updates
         self.collector.total_steps = found.step
         statistics = self.collector.statistics
         statistics.add(Episode(*episode) for episode in state["episodes"])
         statistics.count, statistics.best_return = state["episode_count"], state["best_return"]
         torch.set_rng_state(unpack_bytes(state["random"]))
         self.ppo.generator.bit_generator.state = state["order"]
+        if self._recorder is not None and state["films"] is not None:
+            self._recorder.go_on(state["films"])
         if self.ppo.rewards is not None:
             kept = {k: torch.tensor(v, dtype=torch.float64) for k, v in state["rewards"].items()}
             self.ppo.rewards.scale.load_state_dict(kept)
@@ -289,14 +344,18 @@ def read_config(folder: Path) -> tuple[TrainConfig, RunOptions]:
     """What a run's folder says.
 
     Raises:
-        FileNotFoundError: it is no run's folder.
+        FileNotFoundError, ValueError: it is no run's folder, or what it says cannot be read.
     """
     path = folder / "config.json"
     if not path.exists():
         raise FileNotFoundError(f"{folder} is no run: it has no config.json.")
-    told = json.loads(path.read_text())
-    config = {**told["config"], "hidden": tuple(told["config"]["hidden"])}
-    return TrainConfig(**config), RunOptions(**told["options"])
+    try:
+        told = json.loads(path.read_text())
+        config = {**told["config"], "hidden": tuple(told["config"]["hidden"])}
+        return TrainConfig(**config), RunOptions(**told["options"])
+    except (KeyError, TypeError, ValueError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} says nothing that can be used ({why}).") from error
 
 
 def make_policy(config: TrainConfig, envs: Any) -> Policy:
@@ -338,22 +397,23 @@ class _Clock:
         return seconds
 
 
-class _GentleInterrupt:
-    """Ctrl-C is noted; the second one is a KeyboardInterrupt as ever."""
+class _GentleSignals:
+    """Ctrl-C and SIGTERM are noted; the second one is a KeyboardInterrupt."""
 
-    came = False
+    came: int | None = None
 
     def __enter__(self) -> Self:
-        self._before: Any = None
-        with contextlib.suppress(ValueError):  # not the main thread: Ctrl-C does not come here
-            self._before = signal.signal(signal.SIGINT, self._note)
+        self._before: dict[int, Any] = {}
+        with contextlib.suppress(ValueError):  # not the main thread: signals do not come here
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._note)
         return self
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.came:
-            signal.default_int_handler(number, frame)
-        self.came = True
+    def _note(self, number: int, _: FrameType | None) -> None:
+        if self.came is not None:
+            raise KeyboardInterrupt
+        self.came = number
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
