@@ -1,0 +1,396 @@
+"""PPO against independent arithmetic: heads, normalisers, the update, every kind of space."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import distributions
+
+import envfleet
+from envfleet.rollout.buffer import Batch
+from envfleet.rollout.nested import tree_map
+from envfleet.train.config import TrainConfig
+from envfleet.train.policy import Normalizer, Policy, head_of
+from envfleet.train.ppo import PPO, RewardScale, losses
+from train_envs import Sampler
+
+# Heads
+
+ACTIONS = {
+    "discrete": spaces.Discrete(4),
+    "multi-discrete": spaces.MultiDiscrete([2, 3]),
+    "multi-binary": spaces.MultiBinary(3),
+    "box": spaces.Box(-1, 1, (2,), np.float32),
+}
+
+
+def reference_distribution(space, head, out):
+    if isinstance(space, spaces.Discrete):
+        return [distributions.Categorical(logits=out)], lambda a: [a]
+    if isinstance(space, spaces.MultiDiscrete):
+        parts = torch.split(out, space.nvec.tolist(), dim=1)
+        return [distributions.Categorical(logits=p) for p in parts], lambda a: a.unbind(1)
+    if isinstance(space, spaces.MultiBinary):
+        made = distributions.Independent(distributions.Bernoulli(logits=out), 1)
+        return [made], lambda a: [a.float()]
+    normal = distributions.Normal(out, head.log_std.exp())
+    return [distributions.Independent(normal, 1)], lambda a: [a]
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_heads_are_the_distributions_they_stand_for(name):
+    space = ACTIONS[name]
+    head = head_of(space, log_std=-0.5)
+    torch.manual_seed(0)
+    out = torch.randn(5, head.size)
+    actions = head.sample(out)
+    parts, split = reference_distribution(space, head, out)
+    expected = sum(p.log_prob(a) for p, a in zip(parts, split(actions), strict=True))
+    assert torch.allclose(head.log_prob(out, actions), expected, atol=1e-5)
+    assert torch.allclose(head.entropy(out), sum(p.entropy() for p in parts), atol=1e-5)
+    if name != "box":
+        assert all(space.contains(a.numpy()) for a in head.best(out))
+    assert head.best(out).shape == actions.shape
+    assert actions.dtype == torch.from_numpy(np.zeros(0, space.dtype)).dtype
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_heads_sample_as_often_as_they_say(name):
+    space = ACTIONS[name]
+    head = head_of(space, log_std=0.0)
+    torch.manual_seed(1)
+    out = torch.randn(1, head.size).expand(20_000, -1)
+    actions = head.sample(out)
+    if name == "box":
+        assert torch.allclose(actions.mean(0), out[0], atol=0.03)
+        assert torch.allclose(actions.std(0), torch.ones(2), atol=0.03)
+        return
+    seen, counts = torch.unique(actions, dim=0, return_counts=True)
+    chances = head.log_prob(out[: len(seen)], seen).exp()
+    assert torch.allclose(counts / len(actions), chances, atol=0.015)
+
+
+def test_action_spaces_without_a_policy_are_refused():
+    with pytest.raises(TypeError, match="PPO knows no policy for"):
+        head_of(spaces.Box(0, 255, (2,), np.uint8), 0.0)
+
+
+# Normalisers
+
+
+def test_a_normalizer_knows_mean_and_deviation_of_all_that_it_has_seen():
+    torch.manual_seed(0)
+    parts = [torch.randn(n, 3) * 5 + 2 for n in (1, 7, 200)]
+    normalizer = Normalizer(3)
+    for part in parts:
+        normalizer.update(part)
+    everything = torch.cat(parts).double()
+    assert torch.allclose(normalizer.mean, everything.mean(0), atol=1e-3)
+    assert torch.allclose(normalizer.variance, everything.var(0, unbiased=False), rtol=1e-3)
+    scaled = normalizer(everything.float())
+    assert torch.allclose(scaled.mean(0), torch.zeros(3), atol=1e-3)
+
+
+def test_rewards_are_scaled_by_the_spread_of_discounted_returns():
+    class Payer(gym.Env):
+        observation_space, action_space = spaces.Box(0, 1, (1,)), spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.t = 0
+            return np.zeros(1, dtype=np.float32), {}
+
+        def step(self, action):
+            self.t += 1
+            return np.zeros(1, dtype=np.float32), 100.0, self.t == 5, False, {}
+
+    config = TrainConfig(num_envs=2, steps=20, gamma=0.9)
+    policy = Policy(Payer.observation_space, Payer.action_space)
+    envs = envfleet.SerialVectorEnv([Payer] * 2, autoreset_mode="SameStep")
+    with envfleet.Collector(envs, policy, 20) as collector:
+        rollout = RewardScale(config)(collector.collect())
+    returns, running = [], 0.0
+    for t in range(20):
+        running = running * 0.9 + 100.0
+        returns += [running] * 2
+        running = 0.0 if t % 5 == 4 else running
+    assert float(rollout.rewards[0, 0]) == pytest.approx(100 / np.std(returns), rel=1e-3)
+
+
+# The update
+
+
+def batch_of(policy, count=12):
+    torch.manual_seed(3)
+    observations = torch.randn(count, 4)
+    with torch.no_grad():
+        actions, log_probs, values = policy.act(observations)
+    flags = torch.zeros(count, dtype=torch.bool)
+    return Batch(
+        observations,
+        actions,
+        torch.zeros(count),
+        flags,
+        flags,
+        values + 0.3 * torch.randn(count),
+        log_probs + 0.3 * torch.randn(count),
+        torch.randn(count),
+        torch.randn(count),
+    )
+
+
+def small_policy(**options):
+    torch.manual_seed(0)
+    return Policy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), hidden=(8,), **options)
+
+
+@pytest.mark.parametrize("clip_values", [False, True])
+def test_the_losses_are_those_of_the_paper(clip_values):
+    policy = small_policy()
+    batch = batch_of(policy)
+    found = losses(policy, batch, batch.observations, 0.2, clip_values=clip_values)
+    found = [part.detach() for part in found]
+    with torch.no_grad():
+        chances = distributions.Categorical(logits=policy.actor(batch.observations))
+        values = policy.critic(batch.observations)[:, 0]
+    advantages = (batch.advantages - batch.advantages.mean()) / (batch.advantages.std() + 1e-8)
+    policy_loss = value_loss = 0.0
+    for i in range(len(batch)):
+        ratio = math.exp(chances.log_prob(batch.actions)[i] - batch.log_probs[i])
+        bounded = min(max(ratio, 0.8), 1.2)
+        policy_loss -= min(float(advantages[i]) * ratio, float(advantages[i]) * bounded)
+        error = float(values[i] - batch.returns[i]) ** 2
+        if clip_values:
+            moved = min(max(float(values[i] - batch.values[i]), -0.2), 0.2)
+            error = max(error, float(batch.values[i] + moved - batch.returns[i]) ** 2)
+        value_loss += error
+    assert float(found[0]) == pytest.approx(policy_loss / len(batch), rel=1e-4)
+    assert float(found[1]) == pytest.approx(value_loss / len(batch), rel=1e-4)
+    assert float(found[2]) == pytest.approx(float(chances.entropy().mean()), rel=1e-4)
+
+
+def plain_step(policy, batch, config):
+    """One step of PPO with torch's own gradient, its clipping and its Adam."""
+    optimizer = torch.optim.Adam(policy.parameters(), config.learning_rate, eps=1e-5)
+    for _ in range(3):
+        parts = losses(policy, batch, batch.observations, 0.2, clip_values=config.clip_values)
+        optimizer.zero_grad()
+        (parts[0] + config.value * parts[1] - config.entropy * parts[2]).backward()
+        torch.nn.utils.clip_grad_norm_(policy.parameters(), config.max_grad_norm)
+        optimizer.step()
+    return [float(part.detach()) for part in parts[:3]]
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("clip_values", [False, True])
+@pytest.mark.parametrize("action", ["discrete", "box"])
+@pytest.mark.parametrize("longest", [0.05, 100.0])
+def test_gradients_by_hand_are_those_of_torch(action, clip_values, activation, longest):
+    space = {"discrete": spaces.Discrete(3), "box": spaces.Box(-1, 1, (2,))}[action]
+    config = TrainConfig(
+        learning_rate=1e-2, entropy=0.01, max_grad_norm=longest, clip_values=clip_values
+    )
+
+    def make():
+        torch.manual_seed(0)
+        box = spaces.Box(-1, 1, (4,))
+        return Policy(box, space, hidden=(8, 6), activation=activation, log_std=-0.3)
+
+    quick, plain = make(), make()
+    batch = batch_of(plain)
+    ppo = PPO(quick, config)
+    assert ppo.agent is not quick
+    everything = np.arange(len(batch))
+    told = [ppo.stepper(batch)(everything, 0.2, True) for _ in range(3)][-1]
+    expected = plain_step(plain, batch, config)
+    assert told[:3] == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    for one, other in zip(quick.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=2e-5)
+
+
+def test_the_general_step_is_the_same_as_well():
+    config = TrainConfig(learning_rate=1e-2, entropy=0.01)
+    policy, plain = small_policy(), small_policy()
+    ppo = PPO(policy, config)
+    ppo.agent = policy
+    ppo.optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2, eps=1e-5)
+    batch = batch_of(plain)
+    for _ in range(3):
+        ppo.stepper(batch)(np.arange(len(batch)), 0.2, True)
+    plain_step(plain, batch, config)
+    for one, other in zip(policy.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("action", ["discrete", "box"])
+@pytest.mark.parametrize("seen", ["vector", "nested"])
+def test_an_agent_in_numpy_is_the_policy(action, normalize, seen):
+    space = {"discrete": spaces.Discrete(3), "box": spaces.Box(-1, 1, (1, 2))}[action]
+    box = spaces.Box(-1, 1, (4,))
+    nested = spaces.Dict(a=box, b=spaces.Discrete(3))
+    observed = {"vector": box, "nested": nested}[seen]
+    policy = Policy(observed, space, orthogonal=False, normalize=normalize)
+    agent = PPO(policy, TrainConfig()).agent
+    observations = {"a": torch.randn(4000, 4), "b": torch.randint(0, 3, (4000,))}
+    rows = observations["a"] if seen == "vector" else observations
+    if normalize:
+        policy.learn_scale(tree_map(lambda leaf: leaf + 1, rows))
+    actions = torch.from_numpy(agent.choose(tree_map(torch.Tensor.numpy, rows)))
+    with torch.no_grad():
+        found = agent.get_actions_and_values(rows, actions=actions)
+        expected = policy.get_actions_and_values(rows, actions=actions)
+        for one, other in zip(found, expected, strict=True):
+            assert one.shape == other.shape
+            assert torch.allclose(one, other, atol=1e-4)
+        assert torch.allclose(agent.get_values(rows), policy.get_values(rows), atol=1e-5)
+    # chosen as often as they should be
+    assert float(-found[1].mean()) == pytest.approx(float(found[3].mean()), abs=0.05)
+
+
+def test_an_update_stops_where_the_policy_has_moved_too_far():
+    class Still(gym.Env):
+        observation_space, action_space = spaces.Box(-1, 1, (4,)), spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return self.observation_space.sample(), {}
+
+        def step(self, action):
+            return self.observation_space.sample(), float(action), True, False, {}
+
+    envs = envfleet.SerialVectorEnv([Still] * 4, autoreset_mode="SameStep")
+    policy = small_policy()
+    config = TrainConfig(num_envs=4, steps=16, batch_size=16, epochs=50, learning_rate=0.05)
+    with envfleet.Collector(envs, policy, 16) as collector:
+        rollout = collector.collect()
+        told = PPO(policy, replace(config, target_kl=0.01)).update(rollout, 0.0)
+    assert told["steps"] < 50 * 4
+    assert set(told) > {"policy_loss", "value_loss", "entropy", "kl", "clipped", "grad_norm"}
+
+
+class Guess(gym.Env):
+    """Pays for an action near the one that the observation names."""
+
+    def __init__(self, space):
+        self.action_space = space
+        self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.sign = self.np_random.choice([-1.0, 1.0])
+        return np.array([self.sign, 1.0], dtype=np.float32), {}
+
+    def step(self, action):
+        space = self.action_space
+        if isinstance(space, spaces.Box):
+            reward = -float(np.square(action - 0.5 * self.sign).mean())
+        else:
+            high = (
+                space.n - 1
+                if isinstance(space, spaces.Discrete)
+                else np.asarray(space.nvec - 1 if isinstance(space, spaces.MultiDiscrete) else 1)
+            )
+            wanted = high if self.sign > 0 else 0 * high
+            reward = float(np.mean(np.asarray(action) == wanted))
+        return np.array([self.sign, 1.0], dtype=np.float32), reward, True, False, {}
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_a_short_run_improves_with_every_kind_of_action(name):
+    space = ACTIONS[name]
+    torch.manual_seed(0)
+    config = TrainConfig(num_envs=8, steps=32, batch_size=64, epochs=5, learning_rate=5e-3)
+    envs = envfleet.SerialVectorEnv([lambda: Guess(space)] * 8, autoreset_mode="SameStep")
+    policy = Policy(envs.single_observation_space, space, hidden=(32,), log_std=-0.5)
+    ppo = PPO(policy, config)
+    with envfleet.Collector(envs, ppo.agent, 32, seed=1) as collector:
+        before = envfleet.evaluate(policy, envs, 40, seed=2).mean
+        collector.reset()
+        for _ in range(25):
+            ppo.update(collector.collect(), 0.0)
+        after = envfleet.evaluate(policy, envs, 40, seed=2).mean
+    assert after > (-0.05 if name == "box" else 0.95)
+    assert after > before
+
+
+def test_images_and_nested_observations_have_networks():
+    image = spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    policy = Policy(image, spaces.Discrete(3))
+    actions, log_probs, values = policy.act(torch.zeros(2, 4, 84, 84, dtype=torch.uint8))
+    assert actions.shape == log_probs.shape == values.shape == (2,)
+    nested = spaces.Dict(a=spaces.Box(-1, 1, (3,)), b=spaces.Tuple([spaces.Box(0, 1, (2, 2))]))
+    policy = Policy(nested, spaces.Discrete(3), normalize=True)
+    seen = {"a": torch.zeros(5, 3), "b": (torch.zeros(5, 2, 2),)}
+    assert policy.get_values(seen).shape == (5,)
+    policy.learn_scale({"a": torch.ones(30, 3), "b": (torch.ones(30, 2, 2),)})
+    assert torch.allclose(policy.normalizer.mean, torch.ones(7, dtype=torch.float64), atol=1e-3)
+    counts = Policy(spaces.Discrete(4, start=3), spaces.Discrete(3))
+    assert counts.get_values(torch.tensor([3, 6])).shape == (2,)
+
+
+PICTURE = spaces.Box(0, 255, (40, 40, 3), np.uint8)
+OBSERVATIONS = {
+    "one-leaf": spaces.Dict(o=spaces.Box(-1, 1, (3,))),
+    "one-picture": spaces.Tuple([PICTURE]),
+    "small-picture": spaces.Box(0, 255, (7, 7, 3), np.uint8),
+    "floats-picture": spaces.Box(0, 1, (3, 40, 40), np.float32),
+    "picture-and-vector": spaces.Dict(p=PICTURE, v=spaces.Box(-1, 1, (3,), np.float64)),
+    "matrix": spaces.Box(-1, 1, (4, 4)),
+    "offset": spaces.Discrete(5, start=3),
+    "several": spaces.MultiDiscrete([3, 4]),
+    "bits": spaces.MultiBinary(4),
+}
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("name", OBSERVATIONS)
+def test_an_update_works_with_every_kind_of_observation(name, normalize):
+    space = OBSERVATIONS[name]
+    convolved = name in ("one-picture", "floats-picture")
+    if convolved and normalize:
+        with pytest.raises(ValueError, match="leave normalize_observations off"):
+            Policy(space, spaces.Discrete(2), normalize=True)
+        return
+    policy = Policy(space, spaces.Discrete(2), hidden=(8,), normalize=normalize)
+    assert policy.is_image == convolved
+    ppo = PPO(policy, TrainConfig(num_envs=2, steps=8, batch_size=8, epochs=1))
+    envs = envfleet.SerialVectorEnv([lambda: Sampler(space)] * 2, autoreset_mode="SameStep")
+    before = [p.detach().clone() for p in policy.parameters()]
+    with envfleet.Collector(envs, ppo.agent, 8) as collector:
+        ppo.update(collector.collect(), 0.0)
+        assert ppo.update(collector.collect(), 0.0)["steps"] == 2
+    for one, other in zip(before, policy.parameters(), strict=True):
+        assert not torch.equal(one, other)
+
+
+def test_pictures_of_bytes_are_scaled_and_those_of_floats_are_not():
+    bytes_, floats = (
+        Policy(spaces.Box(0, high, (3, 40, 40), dtype), spaces.Discrete(2))
+        for high, dtype in ((255, np.uint8), (1, np.float32))
+    )
+    floats.load_state_dict(bytes_.state_dict())
+    picture = torch.randint(0, 256, (2, 3, 40, 40), dtype=torch.uint8)
+    assert torch.allclose(bytes_.get_values(picture), floats.get_values(picture / 255.0))
+
+
+def test_a_rollout_without_a_valid_row_teaches_nothing():
+    space = spaces.Box(-1, 1, (4,))
+    config = TrainConfig(num_envs=2, steps=4, normalize_rewards=True)
+    policy = Policy(space, spaces.Discrete(2), normalize=True)
+    ppo = PPO(policy, config)
+    envs = envfleet.SerialVectorEnv([lambda: Sampler(space)] * 2, autoreset_mode="SameStep")
+    with envfleet.Collector(envs, ppo.agent, 4) as collector:
+        rollout = collector.collect()
+    before = {k: v.clone() for k, v in policy.state_dict().items()}
+    told = ppo.update(replace(rollout, valid=torch.zeros_like(rollout.valid)), 0.0)
+    assert told["steps"] == 0
+    assert math.isnan(told["policy_loss"])
+    assert all(torch.equal(before[k], v) for k, v in policy.state_dict().items())
+    assert not ppo.rewards.scale.variance.isnan().any()

@@ -1,0 +1,303 @@
+"""Runs: presets, envs, exact resumption, checkpoints, and training under fire."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from envfleet.train import checkpoint as checkpoints
+from envfleet.train.config import TrainConfig
+from envfleet.train.envs import UnknownEnvError, build_fleet, find_env
+from envfleet.train.presets import preset
+from envfleet.train.run import Run, RunOptions, read_config
+from train_envs import QUICK
+
+# Configurations
+
+
+def test_presets_are_known_for_some_envs_only():
+    assert preset("CartPole-v1", "zoo", continuous=False, image=False).batch_size == 256
+    assert preset("HalfCheetah-v5", "zoo", continuous=True, image=False).hidden == (256, 256)
+    assert preset("ALE/Pong-v5", "zoo", continuous=False, image=True).clip == 0.1
+    assert preset("Any-v0", "cleanrl", continuous=True, image=False).normalize_rewards
+    for name in ("zoo", "fast"):
+        with pytest.raises(ValueError, match=f"no preset '{name}' for Any-v0"):
+            preset("Any-v0", name, continuous=False, image=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"gamma": 1.5}, "gamma must be between 0 and 1, got 1.5"),
+        ({"num_envs": 0}, "num_envs must be at least 1"),
+        ({"learning_rate": 0.0}, "learning_rate must be above 0"),
+        ({"clip_schedule": "square"}, "clip_schedule must be constant or linear"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused(options, text):
+    with pytest.raises(ValueError, match=text):
+        TrainConfig(**options)
+
+
+# Envs
+
+
+@pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "PongNoFrameskip-v4", "ale_py:ALE/Pong-v5"])
+def test_atari_has_gymnasiums_own_wrappers(env_id):
+    config = preset(env_id, "zoo", continuous=False, image=True)
+    assert config.clip == 0.1
+    with build_fleet(env_id, 2, backend="serial", on_failure="raise") as envs:
+        assert envs.single_observation_space == spaces.Box(0, 255, (4, 84, 84), np.uint8)
+        sticky = [env.unwrapped.ale.getFloat("repeat_action_probability") for env in envs.envs]
+        assert sticky == [0.0 if "NoFrameskip" in env_id else 0.25] * 2
+
+
+def test_returns_of_atari_are_the_games_although_rewards_are_signs():
+    # It pays 50 for each thing that is caught.
+    with build_fleet("ALE/Asterix-v5", 1, backend="serial", on_failure="raise") as envs:
+        envs.reset(seed=0)
+        envs.action_space.seed(0)
+        rewards, ended = [], False
+        while not ended:
+            _, reward, terminated, truncated, infos = envs.step(envs.action_space.sample())
+            rewards += reward.tolist()
+            ended = bool(terminated[0] or truncated[0])
+    assert set(rewards) == {0.0, 1.0}
+    episode = infos["final_info"]["episode"]
+    assert episode["r"][0] == 50 * sum(rewards)
+    assert episode["l"][0] == len(rewards)
+
+
+def test_a_game_is_trained_from_its_screen(tmp_path):
+    config = preset("ALE/Pong-v5", "zoo", continuous=False, image=True)
+    config = replace(config, num_envs=2, steps=8, batch_size=8, epochs=1, total_steps=16)
+    with Run.start(tmp_path, config, RunOptions(backend="serial")) as run:
+        before = [p.detach().clone() for p in run.policy.parameters()]
+        assert run.train()
+        assert run.policy.is_image
+        after = list(run.policy.parameters())
+    assert not any(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def test_envs_that_cannot_be_found_are_named_with_what_is_like_them(tmp_path, monkeypatch):
+    (tmp_path / "broken_module.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    for env_id, text in {
+        "CartPol-v1": "Did you mean CartPole-v1",
+        "ALE/Pongg-v5": "Did you mean ALE/Pong-v5",
+        "no_module:thing": "importing no_module failed with ModuleNotFoundError",
+        "broken_module:thing": "importing broken_module failed with ZeroDivisionError",
+        "math:nothing": "nothing",
+    }.items():
+        with pytest.raises(UnknownEnvError, match=text):
+            find_env(env_id)
+
+
+# Runs
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from train_envs import QUICK
+from envfleet.train.run import Run, RunOptions
+folder = Path({folder!r})
+options = RunOptions(backend="process", checkpoint_every=7)
+run = Run.resume(folder) if {resume} else Run.start(folder, QUICK[{name!r}], options)
+with run:
+    run.train(lambda metrics, step: print(step, flush=True))
+"""
+
+
+def program(folder, name, *, resume):
+    text = PROGRAM.format(
+        tests=str(Path(__file__).parent), folder=str(folder), name=name, resume=resume
+    )
+    return subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+
+
+def told(folder):
+    """The metrics of a run as they were written, without what depends on the clock."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    rows = [{k: v for k, v in json.loads(line).items() if "time" not in k} for line in lines]
+    return [json.dumps(row) for row in rows]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, name):
+    whole = program(tmp_path / "whole", name, resume=False)
+    killed = program(tmp_path / "killed", name, resume=False)
+    for line in killed.stdout:
+        if int(line) > 2200:  # checkpoints are at 1792 and 2688
+            break
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    killed.stdout.close()
+    assert whole.communicate()[0]
+    assert whole.returncode == 0
+    assert len(told(tmp_path / "killed")) < len(told(tmp_path / "whole"))
+    resumed = program(tmp_path / "killed", name, resume=True)
+    steps = [int(line) for line in resumed.communicate()[0].split()]
+    assert steps[0] in (1792 + 128, 2688 + 128)  # from the last checkpoint on
+    assert told(tmp_path / "killed") == told(tmp_path / "whole")
+    assert table(tmp_path / "killed") == table(tmp_path / "whole")
+
+
+def table(folder):
+    """The same from the CSV file."""
+    with (folder / "metrics.csv").open(newline="") as file:
+        return [{k: v for k, v in r.items() if "time" not in k} for r in csv.DictReader(file)]
+
+
+class StopError(Exception):
+    """Ends a run like a crash would, but sooner."""
+
+
+def stop_after(steps):
+    def listener(metrics, step):
+        if step > steps:
+            raise StopError
+
+    return listener
+
+
+def test_films_of_a_resumed_run_are_those_of_a_whole_one(tmp_path):
+    options = RunOptions(backend="serial", checkpoint_every=7, record_every=1000)
+    config = replace(QUICK["cartpole"], total_steps=4000)
+    with Run.start(tmp_path / "whole", config, options) as run:
+        assert run.train()
+    with Run.start(tmp_path / "cut", config, options) as run, pytest.raises(StopError):
+        run.train(stop_after(2500))
+    with Run.resume(tmp_path / "cut") as run:
+        assert run.train()
+
+    def films(name):
+        lines = (tmp_path / name / "films.jsonl").read_text().splitlines()
+        return sorted(json.loads(line)["step"] for line in lines)
+
+    assert films("cut") == films("whole")
+    assert len(films("whole")) == 5
+
+
+def test_every_backend_learns_the_same(tmp_path):
+    config = replace(QUICK["pendulum"], total_steps=1500)
+    for backend in ("serial", "process"):
+        with Run.start(tmp_path / backend, config, RunOptions(backend=backend)) as run:
+            assert run.train()
+    assert told(tmp_path / "serial") == told(tmp_path / "process")
+
+
+def test_an_error_of_an_env_loses_nothing_that_was_learnt(tmp_path):
+    config = TrainConfig(env_id="train_envs:Failing", num_envs=1, steps=64, total_steps=1000)
+    with Run.start(tmp_path, config, RunOptions(backend="serial")) as run:
+        with pytest.raises(ArithmeticError, match="too many steps"):
+            run.train()
+        learnt = run.policy.state_dict()
+    with Run.resume(tmp_path) as run:
+        assert run.collector.total_steps == 256
+        assert all(torch.equal(learnt[k], v) for k, v in run.policy.state_dict().items())
+    assert len(told(tmp_path)) == 4
+
+
+def test_episodes_that_never_end_between_checkpoints_are_warned_of(tmp_path):
+    config = replace(QUICK["pendulum"], total_steps=1000)
+    options = RunOptions(backend="serial", checkpoint_every=3)
+    with (
+        Run.start(tmp_path, config, options) as run,
+        pytest.warns(UserWarning, match="no episode has ended between two checkpoints, 3 updates"),
+    ):
+        run.train()
+
+
+def test_a_solved_run_is_over_when_it_is_resumed(tmp_path):
+    options = RunOptions(backend="serial", stop_at=5.0)
+    with Run.start(tmp_path, QUICK["cartpole"], options) as run:
+        assert run.train()
+        steps = run.collector.total_steps
+    assert steps < 6000
+    with Run.resume(tmp_path) as run:
+        assert run.train()
+        assert run.collector.total_steps == steps
+    assert len(told(tmp_path)) == steps // 128
+
+
+@pytest.mark.parametrize(
+    ("config", "updates"),
+    [
+        (TrainConfig(num_envs=8, steps=32, total_steps=100_000), 313),  # 10,000 steps of each env
+        (TrainConfig(num_envs=8, steps=128, total_steps=10_000_000), 196),  # 50 in all
+    ],
+)
+def test_checkpoints_are_far_enough_apart_for_episodes_to_end(tmp_path, config, updates):
+    with Run.start(tmp_path, config, RunOptions(backend="serial")) as run:
+        assert run._interval == updates
+
+
+def test_training_goes_on_while_workers_are_killed(tmp_path):
+    config = preset("CartPole-v1", "fast", continuous=False, image=False)
+    config = replace(config, total_steps=250_000)  # to be on the safe side
+    options = RunOptions(on_failure="restart", stop_at=475.0)
+    kills, over = [], threading.Event()
+
+    def kill(envs):
+        """Each worker every two seconds, and none twice."""
+        while not over.wait(2.0):
+            for process in envs.processes:
+                if process.pid not in kills:
+                    os.kill(process.pid, signal.SIGKILL)
+                    kills.append(process.pid)
+
+    with Run.start(tmp_path, config, options) as run:
+        killer = threading.Thread(target=kill, args=(run.collector.envs,))
+        killer.start()
+        try:
+            assert run.train()
+        finally:
+            over.set()
+            killer.join()
+        steps = run.collector.total_steps
+        run.collector.collect()  # what was killed at last is noticed by the next step
+        restarts = run.collector.envs.restart_count
+        assert run.collector.statistics.window.returns.mean >= 475
+    assert restarts == len(kills) >= 4
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["step"] == steps
+    assert rows[-1]["restarts"] > 0
+
+
+def test_a_checkpoint_that_was_cut_short_is_named_and_the_one_before_can_be_used(tmp_path):
+    options = RunOptions(backend="serial", checkpoint_every=10, keep=2)
+    with Run.start(tmp_path, QUICK["cartpole"], options) as run:
+        assert run.train()
+    found = checkpoints.everyone(tmp_path / "checkpoints")
+    assert 2 <= len(found) <= 3  # the last two, and the best
+    broken = found[-1] / "policy.safetensors"
+    broken.write_bytes(broken.read_bytes()[:100])
+    with pytest.raises(checkpoints.CheckpointError, match=f"take {found[-2].name} instead"):
+        checkpoints.load(found[-1])
+    assert checkpoints.load(found[-2]).step > 0
+    with pytest.raises(checkpoints.CheckpointError, match="cannot be read"):
+        Run.resume(tmp_path)
+    with Run.resume(tmp_path, checkpoint=found[-2].name) as run:
+        assert run.train()
+    assert checkpoints.load(found[-1]).step == 6016  # whole again
+    (found[-1] / "state.json").write_text("{}")
+    with pytest.raises(checkpoints.CheckpointError, match="cannot be read"):
+        checkpoints.load(found[-1])
+    with pytest.raises(checkpoints.CheckpointError, match="has no checkpoint 'step_1'; there are"):
+        Run.resume(tmp_path, checkpoint="step_1")
+    with pytest.raises(FileExistsError, match="has a run already"):
+        Run.start(tmp_path, QUICK["cartpole"], options)
+    assert read_config(tmp_path) == (QUICK["cartpole"], options)

@@ -1,0 +1,65 @@
+"""Small envs and configurations that the tests of training share."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from envfleet.train.config import TrainConfig
+
+torch.set_num_threads(1)  # else every later fork is warned of
+
+QUICK = {
+    "cartpole": TrainConfig(
+        env_id="CartPole-v1", num_envs=4, steps=32, batch_size=64, epochs=2, total_steps=6000
+    ),
+    "pendulum": TrainConfig(
+        env_id="Pendulum-v1",
+        num_envs=4,
+        steps=32,
+        batch_size=64,
+        epochs=2,
+        total_steps=6000,
+        normalize_observations=True,
+        normalize_rewards=True,
+    ),
+}
+
+
+class Sampler(gym.Env):
+    """Shows samples of a space."""
+
+    def __init__(self, space):
+        self.observation_space, self.action_space = space, spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 1.0, self.np_random.random() < 0.1, False, {}
+
+
+def integers():
+    env = Sampler(spaces.Box(0, 1, (2,)))
+    env.action_space = spaces.Box(0, 9, (2,), np.int64)
+    return env
+
+
+class Failing(gym.Env):
+    """Raises in its 300th step."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
+    steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, dtype=np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 300:
+            raise ArithmeticError("too many steps")
+        return np.zeros(2, dtype=np.float32), 1.0, self.steps % 10 == 0, False, {}
