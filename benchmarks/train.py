@@ -2,8 +2,10 @@
 
 python benchmarks/train.py                       # needs the extras train, sb3 and box2d
 
-Seeds take turns; start-up is left out. "solved" is the time of training until the last 100 episodes
-reach the env's reward threshold, with --preset fast.
+Seeds take turns; start-up is left out. Returns are of 20 episodes with the trained policy's best
+actions. Values are not clipped on either side: Stable-Baselines3 clips them in another way than
+CleanRL and we. "solved" is the time of training until the last 100 episodes reach the env's reward
+threshold, with --preset fast.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from envfleet.rollout.evaluate import evaluate
 from envfleet.train.config import TrainConfig
 from envfleet.train.presets import preset
 from envfleet.train.run import Run, RunOptions
@@ -22,25 +25,26 @@ from envfleet.train.run import Run, RunOptions
 CELLS = [
     ("CartPole-v1", "zoo", 100_000),
     ("CartPole-v1", "cleanrl", 60_000),
-    ("LunarLander-v3", "zoo", 32_768),
+    ("LunarLander-v3", "zoo", 131_072),
 ]
 
 
 def ours(config: TrainConfig, options: RunOptions | None = None) -> tuple[float, float, int]:
-    """Seconds of training, the mean return at the end, and steps."""
+    """Seconds of training, the mean return of the trained policy, and steps."""
     with tempfile.TemporaryDirectory() as folder:
         with Run.start(Path(folder) / "run", config, options or RunOptions()) as run:
             start = time.perf_counter()
             run.train()
             seconds = time.perf_counter() - start
-            window = run.collector.statistics.window
-        return seconds, window.returns.mean, run.collector.total_steps
+            result = evaluate(run.policy, run.collector.envs, 20, seed=1000 + config.seed)
+        return seconds, result.mean, run.collector.total_steps
 
 
 def theirs(config: TrainConfig) -> tuple[float, float, int]:
     """The same with Stable-Baselines3."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.evaluation import evaluate_policy
 
     def scheduled(value: float, schedule: str):  # noqa: ANN202 - what SB3 takes
         return (lambda left: left * value) if schedule == "linear" else value
@@ -56,7 +60,6 @@ def theirs(config: TrainConfig) -> tuple[float, float, int]:
         gamma=config.gamma,
         gae_lambda=config.gae_lambda,
         clip_range=scheduled(config.clip, config.clip_schedule),
-        clip_range_vf=config.clip if config.clip_values else None,
         ent_coef=config.entropy,
         vf_coef=config.value,
         max_grad_norm=config.max_grad_norm,
@@ -66,9 +69,10 @@ def theirs(config: TrainConfig) -> tuple[float, float, int]:
     start = time.perf_counter()
     model.learn(config.total_steps)
     seconds = time.perf_counter() - start
-    returns = [episode["r"] for episode in model.ep_info_buffer or []]
+    envs.seed(1000 + config.seed)
+    mean, _ = evaluate_policy(model, envs, n_eval_episodes=20)
     envs.close()
-    return seconds, statistics.mean(returns), model.num_timesteps
+    return seconds, float(mean), model.num_timesteps
 
 
 def main() -> None:
@@ -83,7 +87,7 @@ def main() -> None:
         returns: tuple[list[float], list[float]] = [], []
         for seed in range(seeds):
             config = preset(env_id, name, continuous=False, image=False)
-            config = replace(config, total_steps=total, seed=seed)
+            config = replace(config, total_steps=total, seed=seed, clip_values=False)
             for i, train in enumerate((ours, theirs)):
                 seconds, mean, steps = train(config)
                 rates[i].append(steps / seconds)
