@@ -291,6 +291,7 @@ def test_a_checkpoint_that_was_cut_short_is_named_and_the_one_before_can_be_used
     with pytest.raises(checkpoints.CheckpointError, match="cannot be read"):
         Run.resume(tmp_path)
     with Run.resume(tmp_path, checkpoint=found[-2].name) as run:
+        assert checkpoints.everyone(tmp_path / "checkpoints")[-1] == found[-2]
         assert run.train()
     assert checkpoints.load(found[-1]).step == 6016  # whole again
     (found[-1] / "state.json").write_text("{}")

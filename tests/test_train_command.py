@@ -42,7 +42,8 @@ def trained(tmp_path_factory):
     )
     assert done.returncode == 0, done.stderr
     assert "finished, 3," in done.stdout
-    assert re.search(r"s of training: env \d+%, policy .*, collector .*, update .*", done.stdout)
+    split = r"s of training: env \d+%, policy .*, films .*, collector .*, update .*, other"
+    assert re.search(split, done.stdout)
     return folder / "runs/CartPole-v1/a"
 
 

@@ -154,7 +154,7 @@ class Resume:
     folder: Annotated[Path, tyro.conf.Positional]
     """The run's folder."""
     checkpoint: str | None = None
-    """Go on from this one (a folder's name in checkpoints/, or best); later metrics are removed."""
+    """A folder's name in checkpoints/, or "best"; what came later is removed."""
     track: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Trackers besides the files in the run's folder."""
 

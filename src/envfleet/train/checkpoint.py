@@ -39,7 +39,7 @@ class Checkpoint:
 def save(folder: Path, checkpoint: Checkpoint, *, keep: int, best: bool) -> Path:
     """Write a checkpoint, remove all but the last ``keep`` and the best, which may be this one."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"step_{checkpoint.step:012d}"
+    path = _place(folder, checkpoint.step)
     draft = folder / f".{path.name}.draft"
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
@@ -58,6 +58,17 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int, best: bool) -> Path
         if old != named:
             shutil.rmtree(old)
     return path
+
+
+def forget_after(folder: Path, step: int) -> None:
+    """Remove the checkpoints of later steps: a run goes on from there."""
+    for path in everyone(folder):
+        if path.name > _place(folder, step).name:
+            shutil.rmtree(path)
+
+
+def _place(folder: Path, step: int) -> Path:
+    return folder / f"step_{step:012d}"
 
 
 def everyone(folder: Path) -> list[Path]:

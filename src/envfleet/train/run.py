@@ -127,6 +127,7 @@ class Run:
                 self._recorder = Recorder(
                     folder / "renders", every_steps=options.record_every, tracker=self._tracker
                 )
+                self._clocks["films"] = _Clock(self._recorder, "begin", "step")
             self.collector = Collector(envs, agent, config.steps, recorder=self._recorder)
             stack.enter_context(self.collector)
             self.updates = 0
@@ -136,7 +137,7 @@ class Run:
                 self._restore(begun)
             self._stack = stack.pop_all()
         self.seconds: dict[str, float] = {}
-        """Of ``train`` so far, by what they went into: env, policy, collector, update, other."""
+        """Of ``train`` so far: env, policy, films, collector, update, other."""
         self.stopped_by: int | None = None
         """The signal that has ended ``train``, if one did."""
 
@@ -170,6 +171,8 @@ class Run:
     ) -> Self:
         """Go on from the last checkpoint or a named one; from the beginning if there is none yet.
 
+        Metrics and checkpoints of later steps are removed.
+
         Raises:
             FileNotFoundError, ValueError: the folder is no run's.
             CheckpointError: the checkpoint is not there, or cannot be read.
@@ -178,7 +181,12 @@ class Run:
         path = checkpoints.find(folder / "checkpoints", checkpoint)
         begun = None if path is None else checkpoints.load(path)
         run = cls(folder, config, options, trackers, begun)
-        run._files.forget_after(run.collector.total_steps)
+        try:
+            run._files.forget_after(run.collector.total_steps)
+            checkpoints.forget_after(folder / "checkpoints", run.collector.total_steps)
+        except BaseException:
+            run.close()
+            raise
         return run
 
     def train(self, listener: Listener | None = None) -> bool:
@@ -196,9 +204,10 @@ class Run:
 
     def _train(self, listener: Listener | None) -> bool:
         with _GentleSignals() as signals:
-            if not self._is_over():
+            over = self._is_over()
+            if not over:
                 self._cut()
-            while not self._is_over():
+            while not over:
                 begin = time.perf_counter()
                 rollout = self._collect()
                 collected = time.perf_counter()
@@ -217,10 +226,10 @@ class Run:
                 self._tracker.log(metrics, step)
                 if listener is not None:
                     listener(metrics, step)
-                self.stopped_by = signals.came
-                if self.stopped_by or self._is_over():
+                self.stopped_by, over = signals.came, self._is_over()
+                if over or self.stopped_by:
                     self._checkpoint()
-                    return self._is_over()
+                    return over
                 if self.updates % self._interval == 0:
                     self._checkpoint()
                     self._cut()
@@ -243,8 +252,8 @@ class Run:
             return True
         if self.options.stop_at is None:
             return False
-        window = self.collector.statistics.window
-        return window.n >= 100 and window.returns.mean >= self.options.stop_at
+        returns = [episode.episode_return for episode in self.collector.statistics.episodes]
+        return len(returns) >= 100 and sum(returns) / len(returns) >= self.options.stop_at
 
     @property
     def _interval(self) -> int:
