@@ -16,7 +16,8 @@ import envfleet
 from envfleet.rollout.buffer import Batch
 from envfleet.rollout.nested import tree_map
 from envfleet.train.config import TrainConfig
-from envfleet.train.policy import Normalizer, Policy, head_of
+from envfleet.train.heads import head_of
+from envfleet.train.policy import Normalizer, Policy
 from envfleet.train.ppo import PPO, RewardScale, losses
 from train_envs import Sampler
 

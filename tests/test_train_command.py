@@ -96,6 +96,9 @@ def test_what_cannot_be_done_leaves_nothing_behind(tmp_path, capsys, monkeypatch
     assert "Not a directory" in refused(Train("CartPole-v1", run_dir=Path("file")), capsys)
     assert "seed must be below" in refused(Train("CartPole-v1", seed=2**64), capsys)
     assert "a finite number" in refused(Train("CartPole-v1", learning_rate=math.inf), capsys)
+    assert "device 'nothing' cannot be used" in refused(
+        Train("CartPole-v1", device="nothing"), capsys
+    )
     assert "no reward threshold" in refused(Train("Pendulum-v1", until_solved=True), capsys)
     assert "takes Discrete" in refused(Train("train_envs:integers"), capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -84,6 +84,8 @@ class Train:
     """Where envs run."""
     on_failure: Literal["raise", "restart"] = "raise"
     """What to do when an env raises or a worker dies."""
+    device: str = "auto"
+    """cpu, cuda, or auto: the GPU for pictures, if there is one, else the CPU."""
     until_solved: bool = False
     """End the run when the last 100 episodes reach the env's reward threshold."""
     checkpoint_every: int | None = None
@@ -141,6 +143,7 @@ class Train:
         return RunOptions(
             backend=self.backend,
             on_failure=self.on_failure,
+            device=self.device,
             checkpoint_every=self.checkpoint_every,
             record_every=self.record_every,
             stop_at=stop_at,

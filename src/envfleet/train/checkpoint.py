@@ -44,7 +44,8 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int, best: bool) -> Path
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
     save_file(
-        {k: v.contiguous() for k, v in checkpoint.policy.items()}, draft / "policy.safetensors"
+        {k: v.cpu().contiguous() for k, v in checkpoint.policy.items()},
+        draft / "policy.safetensors",
     )
     torch.save(checkpoint.optimizer, draft / "optimizer.pt")
     (draft / "state.json").write_text(json.dumps({"step": checkpoint.step, **checkpoint.state}))
@@ -108,7 +109,7 @@ def load(path: Path) -> Checkpoint:
     try:
         state = json.loads((path / "state.json").read_text())
         policy = load_file(path / "policy.safetensors")
-        optimizer = torch.load(path / "optimizer.pt", weights_only=True)
+        optimizer = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True)
         step = state.pop("step")
     except Exception as error:
         others = [other.name for other in everyone(path.parent) if other != path]

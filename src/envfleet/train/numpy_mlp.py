@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from envfleet.rollout.nested import Tree, tree_map
 from envfleet.train.config import TrainConfig
-from envfleet.train.policy import CategoricalHead, GaussianHead, Policy
+from envfleet.train.heads import CategoricalHead, GaussianHead
+from envfleet.train.policy import Policy
 
 Array = NDArray[np.float32]
 

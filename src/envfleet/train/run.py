@@ -14,16 +14,13 @@ besides: a run that goes on from such a one is as good, but not the same.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import math
-import signal
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Self
 
 import numpy as np
@@ -38,10 +35,12 @@ from envfleet.track.files import FileTracker
 from envfleet.track.tracker import Tracker, Trackers
 from envfleet.train import checkpoint as checkpoints
 from envfleet.train.checkpoint import Checkpoint, pack_bytes, unpack_bytes
+from envfleet.train.clock import Clock
 from envfleet.train.config import TrainConfig
 from envfleet.train.envs import build_fleet
 from envfleet.train.policy import Policy
 from envfleet.train.ppo import PPO
+from envfleet.train.signals import GentleSignals
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,8 @@ class RunOptions:
     """auto, serial or process."""
     on_failure: str = "raise"
     """raise, or restart workers that die."""
+    device: str = "auto"
+    """Where the policy is trained: auto is the GPU for pictures, if there is one, else the CPU."""
     checkpoint_every: int | None = None
     """Updates; None is about 50 times per run, but at least 10,000 steps of each env apart, so that
     few episodes are cut."""
@@ -112,10 +113,11 @@ class Run:
             self.policy = make_policy(config, envs)
             if self.policy.body is not None:
                 torch.set_num_threads(threads)  # workers rest during an update
+            self.policy.to(_device(options.device, self.policy))
             self.ppo = PPO(self.policy, config)
             agent = self.ppo.agent
             asked = ("act", "choose", "get_values", "get_actions_and_values")
-            self._clocks = {"env": _Clock(envs, "step"), "policy": _Clock(agent, *asked)}
+            self._clocks = {"env": Clock(envs, "step"), "policy": Clock(agent, *asked)}
             step = begun.step if begun is not None else 0
             # Nothing was written until here: what cannot be trained leaves no folder.
             self._files = FileTracker(folder)
@@ -127,7 +129,7 @@ class Run:
                 self._recorder = Recorder(
                     folder / "renders", every_steps=options.record_every, tracker=self._tracker
                 )
-                self._clocks["films"] = _Clock(self._recorder, "begin", "step")
+                self._clocks["films"] = Clock(self._recorder, "begin", "step")
             self.collector = Collector(envs, agent, config.steps, recorder=self._recorder)
             stack.enter_context(self.collector)
             self.updates = 0
@@ -203,7 +205,7 @@ class Run:
             self.seconds["other"] = other + time.perf_counter() - start - known
 
     def _train(self, listener: Listener | None) -> bool:
-        with _GentleSignals() as signals:
+        with GentleSignals() as signals:
             over = self._is_over()
             if not over:
                 self._cut()
@@ -301,6 +303,7 @@ class Run:
             "episode_count": statistics.count,
             "best_return": statistics.best_return,
             "random": pack_bytes(torch.get_rng_state()),
+            "random_of_gpus": [pack_bytes(state) for state in _states_of_gpus(self.policy)],
             "order": self.ppo.generator.bit_generator.state,
             "films": None if self._recorder is None else self._recorder.state(),
             "rewards": None
@@ -331,6 +334,8 @@ class Run:
         statistics.add(Episode(*episode) for episode in state["episodes"])
         statistics.count, statistics.best_return = state["episode_count"], state["best_return"]
         torch.set_rng_state(unpack_bytes(state["random"]))
+        if _states_of_gpus(self.policy):
+            torch.cuda.set_rng_state_all([unpack_bytes(t) for t in state["random_of_gpus"]])
         self.ppo.generator.bit_generator.state = state["order"]
         if self._recorder is not None and state["films"] is not None:
             self._recorder.go_on(state["films"])
@@ -380,49 +385,19 @@ def make_policy(config: TrainConfig, envs: Any) -> Policy:
     )
 
 
-class _Clock:
-    """Knows how long methods of an object have run, that do not call each other."""
+def _device(name: str, policy: Policy) -> torch.device:
+    """Where to train; small networks are faster on the CPU.
 
-    def __init__(self, thing: Any, *names: str) -> None:
-        self._seconds = 0.0
-        for name in names:
-            if hasattr(thing, name):
-                setattr(thing, name, self._timed(getattr(thing, name)))
-
-    def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self._seconds += time.perf_counter() - start
-
-        return timed
-
-    def stop(self) -> float:
-        """Seconds since the last time."""
-        seconds, self._seconds = self._seconds, 0.0
-        return seconds
+    Raises:
+        ValueError: torch knows no such device, or it is not here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if policy.is_image and torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:  # what torch without CUDA raises
+        raise ValueError(f"device {name!r} cannot be used: {error}") from error
 
 
-class _GentleSignals:
-    """Ctrl-C and SIGTERM are noted; the second one is a KeyboardInterrupt."""
-
-    came: int | None = None
-
-    def __enter__(self) -> Self:
-        self._before: dict[int, Any] = {}
-        with contextlib.suppress(ValueError):  # not the main thread: signals do not come here
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def _note(self, number: int, _: FrameType | None) -> None:
-        if self.came is not None:
-            raise KeyboardInterrupt
-        self.came = number
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+def _states_of_gpus(policy: Policy) -> list[torch.Tensor]:
+    return torch.cuda.get_rng_state_all() if policy.device.type == "cuda" else []
