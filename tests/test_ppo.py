@@ -303,9 +303,10 @@ class Guess(gym.Env):
         return np.array([self.sign, 1.0], dtype=np.float32), reward, True, False, {}
 
 
-@pytest.mark.parametrize("name", ACTIONS)
+@pytest.mark.parametrize("name", [*ACTIONS, "small-numbers"])
 def test_a_short_run_improves_with_every_kind_of_action(name):
-    space = ACTIONS[name]
+    small = spaces.MultiDiscrete([3, 2], dtype=np.int8)
+    space = ACTIONS.get(name, small)
     torch.manual_seed(0)
     config = TrainConfig(num_envs=8, steps=32, batch_size=64, epochs=5, learning_rate=5e-3)
     envs = envfleet.SerialVectorEnv([lambda: Guess(space)] * 8, autoreset_mode="SameStep")
@@ -346,6 +347,7 @@ OBSERVATIONS = {
     "matrix": spaces.Box(-1, 1, (4, 4)),
     "offset": spaces.Discrete(5, start=3),
     "several": spaces.MultiDiscrete([3, 4]),
+    "small-numbers": spaces.Discrete(5, dtype=np.int32),
     "bits": spaces.MultiBinary(4),
 }
 
@@ -364,7 +366,9 @@ def test_an_update_works_with_every_kind_of_observation(name, normalize):
     ppo = PPO(policy, TrainConfig(num_envs=2, steps=8, batch_size=8, epochs=1))
     envs = envfleet.SerialVectorEnv([lambda: Sampler(space)] * 2, autoreset_mode="SameStep")
     before = [p.detach().clone() for p in policy.parameters()]
-    with envfleet.Collector(envs, ppo.agent, 8) as collector:
+    floats = name in ("one-leaf", "matrix", "floats-picture")
+    options = {"requires_grad_observations": floats}
+    with envfleet.Collector(envs, ppo.agent, 8, **options) as collector:
         ppo.update(collector.collect(), 0.0)
         assert ppo.update(collector.collect(), 0.0)["steps"] == 2
     for one, other in zip(before, policy.parameters(), strict=True):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -161,8 +163,8 @@ def table(folder):
         return [{k: v for k, v in r.items() if "time" not in k} for r in csv.DictReader(file)]
 
 
-class StopError(Exception):
-    """Ends a run like a crash would, but sooner."""
+class StopError(BaseException):
+    """Ends a run as SIGKILL would: nothing is saved."""
 
 
 def stop_after(steps):
@@ -209,6 +211,77 @@ def test_an_error_of_an_env_loses_nothing_that_was_learnt(tmp_path):
         assert run.collector.total_steps == 256
         assert all(torch.equal(learnt[k], v) for k, v in run.policy.state_dict().items())
     assert len(told(tmp_path)) == 4
+
+
+@pytest.mark.parametrize("moment", ["reward", "listener"])
+def test_what_was_learnt_before_nonsense_and_errors_of_others_is_kept(tmp_path, moment):
+    def listener(metrics, step):
+        if moment == "listener" and step == 256:
+            raise ArithmeticError("no more")
+
+    config = TrainConfig(env_id="train_envs:NoReward", num_envs=1, steps=64, total_steps=1000)
+    with (
+        Run.start(tmp_path, config, RunOptions(backend="serial")) as run,
+        pytest.raises(
+            (ValueError, ArithmeticError), match=r"envs \[0\] are NaN|no more"
+        ),
+    ):
+        run.train(listener)
+    saved = checkpoints.load(checkpoints.find(tmp_path / "checkpoints"))
+    assert saved.state["updates"] == 4
+    assert all(torch.isfinite(value).all() for value in saved.policy.values())
+
+
+def test_a_policy_that_is_nan_is_not_saved(tmp_path):
+    def poison(metrics, step):
+        run.policy.actor[0].weight.data.fill_(math.nan)
+
+    config = TrainConfig(env_id="train_envs:Failing", num_envs=1, steps=64, total_steps=1000)
+    with (
+        Run.start(tmp_path, config, RunOptions(backend="serial")) as run,
+        pytest.raises((ArithmeticError, ValueError), match="NaN"),
+    ):
+        run.train(poison)
+    assert not checkpoints.everyone(tmp_path / "checkpoints")
+
+
+def test_the_best_checkpoint_is_among_those_that_exist(tmp_path):
+    options = RunOptions(backend="serial", checkpoint_every=5, keep=20)
+    config = replace(QUICK["cartpole"], total_steps=2000)
+    with Run.start(tmp_path, config, options) as run:
+        assert run.train()
+    folder = tmp_path / "checkpoints"
+    first, *_, last = checkpoints.everyone(folder)
+    (folder / "best").write_text(last.name)
+    with Run.resume(tmp_path, checkpoint=first.name) as run:
+        assert checkpoints.best_of(folder) is None
+        run._checkpoint()
+        assert checkpoints.best_of(folder) == first
+
+
+def test_the_policy_of_a_run_can_be_copied(tmp_path):
+    config = replace(QUICK["cartpole"], env_id="train_envs:bits")
+    with Run.start(tmp_path, config, RunOptions(backend="serial")) as run:
+        copied = pickle.loads(pickle.dumps(run.policy))
+        for parameter in copied.parameters():
+            parameter.data.fill_(5.0)
+        with torch.no_grad():
+            ours, theirs = (policy.get_values(torch.ones(1, 2)) for policy in (run.policy, copied))
+        assert float(theirs) > 100 > float(ours)
+
+
+def test_threads_are_few_only_while_a_run_is_at_work(tmp_path):
+    torch.set_num_threads(2)
+    try:
+        runs = [
+            Run.start(tmp_path / name, QUICK["cartpole"], RunOptions(backend="serial"))
+            for name in "ab"
+        ]
+        for run in runs:
+            run.close()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
 
 
 def test_episodes_that_never_end_between_checkpoints_are_warned_of(tmp_path):

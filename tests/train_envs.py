@@ -63,3 +63,23 @@ class Failing(gym.Env):
         if self.steps == 300:
             raise ArithmeticError("too many steps")
         return np.zeros(2, dtype=np.float32), 1.0, self.steps % 10 == 0, False, {}
+
+
+class NoReward(Failing):
+    """Its 300th reward is none."""
+
+    def step(self, action):
+        try:
+            return super().step(action)
+        except ArithmeticError:
+            return np.zeros(2, dtype=np.float32), np.nan, False, False, {}
+
+
+def bits():
+    env = Sampler(spaces.Box(0, 1, (2,)))
+    env.action_space = spaces.MultiBinary(2)
+    return env
+
+
+def unseen(render_mode=None):
+    return Sampler(spaces.Box(0, 1, (2,)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import Any
@@ -11,6 +12,9 @@ def main() -> None:
     """Run ``envfleet ...``; the exit code is 2 for what cannot be done, 130 after Ctrl-C."""
     try:
         _main()
+    except BrokenPipeError:  # nobody listens any more: say nothing at the end either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # it has been heard
         print("interrupted", file=sys.stderr)  # noqa: T201

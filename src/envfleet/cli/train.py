@@ -105,7 +105,7 @@ class Train:
         try:
             config = self._config()
             options = self._options()
-            if self.name is not None and Path(self.name).name != self.name:
+            if self.name in (".", "..") or (self.name and Path(self.name).name != self.name):
                 raise ValueError(f"name must be a folder's name without slashes, got {self.name!r}")
             name = self.name or f"seed{config.seed}_{time.strftime('%Y%m%d-%H%M%S')}"
             folder = self.run_dir / self.env_id.replace("/", "_").replace(":", "_") / name
@@ -200,9 +200,9 @@ class Eval:
         if self.json:
             told = {"step": step, "mean": result.mean, "std": result.std}
             told |= {"returns": result.returns.tolist(), "lengths": result.lengths.tolist()}
-            print(json.dumps(told))  # noqa: T201 - it is what was asked for
+            print(json.dumps(told), flush=True)  # noqa: T201 - it is what was asked for
         else:
-            print(f"step {step:,}: {result}")  # noqa: T201 - same
+            print(f"step {step:,}: {result}", flush=True)  # noqa: T201 - same
         return 0
 
 
@@ -245,17 +245,24 @@ class Record:
                 )
             except (ValueError, OSError) as error:
                 return _refuse(error)
-        print(path)  # noqa: T201 - it is what was asked for
+        print(path, flush=True)  # noqa: T201 - it is what was asked for
         return 0
 
 
 def _trackers(names: tuple[str, ...], folder: Path, step: int) -> list[Tracker]:
     made: list[Tracker] = []
-    for name in names:
-        if name == "tensorboard":
-            made.append(TensorBoardTracker(folder / "tensorboard", first_step=step + 1))
-        else:
-            made.append(WandbTracker(folder.parent.name, folder.name, dir=str(folder)))
+    try:
+        for name in names:
+            if name == "tensorboard":
+                made.append(TensorBoardTracker(folder / "tensorboard", first_step=step + 1))
+            else:
+                made.append(WandbTracker(folder.parent.name, folder.name, dir=str(folder)))
+    except ImportError:
+        raise
+    except Exception as error:  # wandb's own, without an account or a network
+        for tracker in made:
+            tracker.close()
+        raise ValueError(f"--track {' '.join(names)}: {error}") from error
     return made
 
 

@@ -66,6 +66,8 @@ def forget_after(folder: Path, step: int) -> None:
     for path in everyone(folder):
         if path.name > _place(folder, step).name:
             shutil.rmtree(path)
+    if best_of(folder) is None:
+        (folder / "best").unlink(missing_ok=True)
 
 
 def _place(folder: Path, step: int) -> Path:

@@ -1,4 +1,4 @@
-"""Clock: how long methods of an object have run."""
+"""Clock: how long some functions have run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 
 
 class Clock:
-    """Knows how long methods of an object have run, that do not call each other."""
+    """Runs while one of its functions does; they must not call each other."""
 
-    def __init__(self, thing: Any, *names: str) -> None:
+    def __init__(self) -> None:
         self._seconds = 0.0
-        for name in names:
-            if hasattr(thing, name):
-                setattr(thing, name, self._timed(getattr(thing, name)))
 
-    def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, on this clock."""
+
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
             start = time.perf_counter()

@@ -48,7 +48,7 @@ class CategoricalHead(nn.Module):
 
     def log_prob(self, out: Tensor, actions: Tensor) -> Tensor:
         """The chosen one of normalised logits."""
-        return out.log_softmax(-1).gather(-1, actions[:, None])[:, 0]
+        return out.log_softmax(-1).gather(-1, actions[:, None].long())[:, 0]
 
     def entropy(self, out: Tensor) -> Tensor:
         """In nats."""

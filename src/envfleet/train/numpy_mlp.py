@@ -88,7 +88,7 @@ class NumpyPolicy:
 
     def features(self, observations: Tree) -> Array:
         """What the networks are given."""
-        return self._normalized(self._policy.flatten(observations).numpy())
+        return self._normalized(self._policy.flatten(observations).detach().numpy())
 
     def _normalized(self, flat: Array) -> Array:
         normalizer = self._policy.normalizer

@@ -140,7 +140,7 @@ class Policy(nn.Module):
     def flatten(self, observations: Tree) -> Tensor:
         """Observations as rows of numbers."""
         if self._one_hot:
-            return functional.one_hot(observations - self._first, self._one_hot).float()
+            return functional.one_hot(observations.long() - self._first, self._one_hot).float()
         leaves = tree_leaves(observations)
         if len(leaves) == 1 and leaves[0].ndim == 2:
             only: Tensor = leaves[0]

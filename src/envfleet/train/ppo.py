@@ -64,7 +64,8 @@ class PPO:
         if self.rewards is not None:
             rollout = self.rewards(rollout)
         advantages, returns = rollout.advantages(config.gamma, config.gae_lambda)
-        rows = rollout.flatten(advantages, returns)
+        with torch.no_grad():  # observations may ask for gradients, which are not ours to give
+            rows = rollout.flatten(advantages, returns)
         if not len(rows):
             return dict.fromkeys((*_TOLD, "explained_variance"), math.nan) | {"steps": 0.0}
         step = self.stepper(rows)

@@ -16,18 +16,20 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import shutil
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import numpy as np
 import threadpoolctl
 import torch
 
-from envfleet.record.recorder import Recorder
+from envfleet.record.recorder import Recorder, check_renders
 from envfleet.rollout.buffer import Rollout
 from envfleet.rollout.collector import Collector
 from envfleet.rollout.statistics import Episode
@@ -95,12 +97,7 @@ class Run:
         self.config = config
         self.options = options
         torch.manual_seed(config.seed)
-        with contextlib.ExitStack() as stack:
-            # Small networks are fastest with one thread, and the other cores are the workers'.
-            threads = torch.get_num_threads()
-            stack.callback(torch.set_num_threads, threads)
-            torch.set_num_threads(1)
-            stack.enter_context(threadpoolctl.threadpool_limits(1, user_api="blas"))
+        with _one_thread(), contextlib.ExitStack() as stack:
             envs = stack.enter_context(
                 build_fleet(
                     config.env_id,
@@ -111,25 +108,29 @@ class Run:
                 )
             )
             self.policy = make_policy(config, envs)
-            if self.policy.body is not None:
-                torch.set_num_threads(threads)  # workers rest during an update
             self.policy.to(_device(options.device, self.policy))
             self.ppo = PPO(self.policy, config)
-            agent = self.ppo.agent
-            asked = ("act", "choose", "get_values", "get_actions_and_values")
-            self._clocks = {"env": Clock(envs, "step"), "policy": Clock(agent, *asked)}
+            self._clocks = {"env": Clock(), "policy": Clock()}
+            envs.step = self._clocks["env"].timed(envs.step)
+            agent = _on_clock(self.ppo.agent, self._clocks["policy"])
             step = begun.step if begun is not None else 0
+            if options.record_every:
+                check_renders(envs)
             # Nothing was written until here: what cannot be trained leaves no folder.
             self._files = FileTracker(folder)
             stack.callback(self._files.close)
             self._tracker = Trackers([self._files, *(trackers(step) if trackers else [])])
             stack.callback(self._tracker.close)
             self._recorder = None
+            self._filmed: dict[str, Any] | None = None
             if options.record_every:
                 self._recorder = Recorder(
                     folder / "renders", every_steps=options.record_every, tracker=self._tracker
                 )
-                self._clocks["films"] = Clock(self._recorder, "begin", "step")
+                clock = self._clocks["films"] = Clock()
+                self._recorder.begin = clock.timed(self._recorder.begin)  # type: ignore[method-assign]
+                self._recorder.step = clock.timed(self._recorder.step)  # type: ignore[method-assign]
+                self._filmed = self._recorder.state()
             self.collector = Collector(envs, agent, config.steps, recorder=self._recorder)
             stack.enter_context(self.collector)
             self.updates = 0
@@ -160,7 +161,13 @@ class Run:
             raise FileExistsError(
                 f"{folder} has a run already: resume it, or choose another name or folder."
             )
-        run = cls(folder, config, options, trackers)
+        is_new = not folder.exists()
+        try:
+            run = cls(folder, config, options, trackers)
+        except BaseException:
+            if is_new:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
         told = {"config": asdict(config), "options": asdict(options)}
         draft = folder / ".config.json.new"
         draft.write_text(json.dumps(told, indent=2) + "\n")
@@ -186,6 +193,8 @@ class Run:
         try:
             run._files.forget_after(run.collector.total_steps)
             checkpoints.forget_after(folder / "checkpoints", run.collector.total_steps)
+            if checkpoints.best_of(folder / "checkpoints") is None:
+                run._best = -math.inf
         except BaseException:
             run.close()
             raise
@@ -198,7 +207,14 @@ class Run:
         """
         start = time.perf_counter() - sum(self.seconds.values())
         try:
-            return self._train(listener)
+            with _one_thread() as threads:
+                if self.policy.body is not None:
+                    torch.set_num_threads(threads)  # workers rest during an update
+                return self._train(listener)
+        except Exception:
+            if self.updates > self._saved and self._is_whole():
+                self._checkpoint()
+            raise
         finally:
             known = sum(self.seconds.values())
             other = self.seconds.pop("other", 0.0)
@@ -210,11 +226,19 @@ class Run:
             if not over:
                 self._cut()
             while not over:
+                for clock in self._clocks.values():
+                    clock.stop()
                 begin = time.perf_counter()
                 rollout = self._collect()
                 collected = time.perf_counter()
                 told = self.ppo.update(rollout, self._progress(rollout.steps))
                 self.updates += 1
+                if not self._is_whole():
+                    raise ArithmeticError(
+                        f"the policy has become NaN or infinite in update {self.updates}: resume "
+                        "from the last checkpoint, and choose a smaller learning rate if it does "
+                        "so again."
+                    )
                 end = time.perf_counter()
                 step = self.collector.total_steps
                 metrics = {
@@ -238,12 +262,23 @@ class Run:
         return True
 
     def _collect(self) -> Rollout:
-        try:
-            return self.collector.collect()
-        except Exception:
-            if self.updates > self._saved:  # what was learnt so far is not lost
-                self._checkpoint()
-            raise
+        """A rollout to learn from.
+
+        Raises:
+            ValueError: there are rewards that nothing can be learnt from.
+        """
+        rollout = self.collector.collect()
+        broken = ~torch.isfinite(rollout.rewards).all(0)
+        if broken.any():
+            envs = torch.nonzero(broken).flatten().tolist()
+            raise ValueError(f"rewards of envs {envs} are NaN or infinite: mend or wrap the envs.")
+        if self._recorder is not None:
+            self._filmed = self._recorder.state()
+        return rollout
+
+    def _is_whole(self) -> bool:
+        """Whether the policy can be used."""
+        return all(bool(torch.isfinite(p).all()) for p in self.policy.parameters())
 
     def _progress(self, new: int) -> float:
         """The part of the run that was over before these steps."""
@@ -305,7 +340,7 @@ class Run:
             "random": pack_bytes(torch.get_rng_state()),
             "random_of_gpus": [pack_bytes(state) for state in _states_of_gpus(self.policy)],
             "order": self.ppo.generator.bit_generator.state,
-            "films": None if self._recorder is None else self._recorder.state(),
+            "films": self._filmed,
             "rewards": None
             if rewards is None
             else {k: v.tolist() for k, v in rewards.scale.state_dict().items()},
@@ -339,6 +374,7 @@ class Run:
         self.ppo.generator.bit_generator.state = state["order"]
         if self._recorder is not None and state["films"] is not None:
             self._recorder.go_on(state["films"])
+            self._filmed = state["films"]
         if self.ppo.rewards is not None:
             kept = {k: torch.tensor(v, dtype=torch.float64) for k, v in state["rewards"].items()}
             self.ppo.rewards.scale.load_state_dict(kept)
@@ -383,6 +419,28 @@ def make_policy(config: TrainConfig, envs: Any) -> Policy:
         orthogonal=config.orthogonal,
         normalize=config.normalize_observations,
     )
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[int]:
+    """Small networks are fastest with one, and the other cores are the workers'.
+
+    Gives how many threads torch would have used.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpoolctl.threadpool_limits(1, user_api="blas"):
+            yield threads
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _on_clock(agent: Any, clock: Clock) -> Any:
+    """An agent that is the same, on a clock; the agent itself may be copied, and is left alone."""
+    names = ("act", "choose", "get_values", "get_actions_and_values")
+    methods = {name: clock.timed(getattr(agent, name)) for name in names if hasattr(agent, name)}
+    return SimpleNamespace(device=agent.device, **methods)
 
 
 def _device(name: str, policy: Policy) -> torch.device:

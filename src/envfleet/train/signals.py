@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 from types import FrameType
 from typing import Any, Self
 
 
 class GentleSignals:
-    """Ctrl-C and SIGTERM are noted; the second one is a KeyboardInterrupt."""
+    """Ctrl-C and SIGTERM are noted; the second one ends the program."""
 
     came: int | None = None
 
@@ -21,9 +22,12 @@ class GentleSignals:
         return self
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        if self.came is not None:
+        if self.came is None:
+            self.came = number
+        elif number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.came = number
+        else:
+            sys.exit(128 + number)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
