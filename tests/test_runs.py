@@ -222,9 +222,7 @@ def test_what_was_learnt_before_nonsense_and_errors_of_others_is_kept(tmp_path, 
     config = TrainConfig(env_id="train_envs:NoReward", num_envs=1, steps=64, total_steps=1000)
     with (
         Run.start(tmp_path, config, RunOptions(backend="serial")) as run,
-        pytest.raises(
-            (ValueError, ArithmeticError), match=r"envs \[0\] are NaN|no more"
-        ),
+        pytest.raises((ValueError, ArithmeticError), match=r"envs \[0\] are NaN|no more"),
     ):
         run.train(listener)
     saved = checkpoints.load(checkpoints.find(tmp_path / "checkpoints"))
