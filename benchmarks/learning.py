@@ -14,20 +14,15 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import gymnasium
-
 from envfleet.rollout.evaluate import evaluate
-from envfleet.train.envs import build_fleet
+from envfleet.train.envs import build_fleet, kind_of
 from envfleet.train.presets import PRESETS, preset
 from envfleet.train.run import Run, RunOptions
 
 
 def learn(env_id: str, name: str, seed: int) -> tuple[float, float, int]:
     """The mean return of the trained policy, seconds of training, and steps."""
-    with build_fleet(env_id, 1, backend="serial", on_failure="raise") as envs:
-        continuous = isinstance(envs.single_action_space, gymnasium.spaces.Box)
-        image = len(envs.single_observation_space.shape or ()) == 3
-    config = replace(preset(env_id, name, continuous=continuous, image=image), seed=seed)
+    config = replace(preset(env_id, name, **kind_of(env_id)), seed=seed)
     with tempfile.TemporaryDirectory() as folder:
         with Run.start(Path(folder) / "run", config, RunOptions()) as run:
             start = time.perf_counter()

@@ -86,7 +86,7 @@ def main() -> None:
         rates: tuple[list[float], list[float]] = [], []
         returns: tuple[list[float], list[float]] = [], []
         for seed in range(seeds):
-            config = preset(env_id, name, continuous=False, image=False)
+            config = preset(env_id, name)
             config = replace(config, total_steps=total, seed=seed, clip_values=False)
             for i, train in enumerate((ours, theirs)):
                 seconds, mean, steps = train(config)
@@ -100,7 +100,7 @@ def main() -> None:
         )
     times = []
     for seed in range(5):
-        config = replace(preset("CartPole-v1", "fast", continuous=False, image=False), seed=seed)
+        config = replace(preset("CartPole-v1", "fast"), seed=seed)
         times.append(ours(config, RunOptions(stop_at=475.0))[0])
     print(f"\nCartPole-v1 solved in {statistics.median(times):.1f} s (median of 5 seeds)")
 

@@ -41,6 +41,9 @@ def trained(tmp_path_factory):
         cwd=folder,
     )
     assert done.returncode == 0, done.stderr
+    assert re.search(
+        r"3,\d+ of 3,000 steps, [\d,]+/s, return \d+/\d+/\d+ .*, 0 s left", done.stdout
+    )
     assert "finished, 3," in done.stdout
     split = r"s of training: env \d+%, policy .*, films .*, collector .*, update .*, other"
     assert re.search(split, done.stdout)

@@ -22,7 +22,7 @@ from envfleet.track import TensorBoardTracker, Tracker, WandbTracker
 from envfleet.track.files import FolderInUseError
 from envfleet.train import checkpoint as checkpoints
 from envfleet.train.config import Schedule, TrainConfig
-from envfleet.train.envs import build_fleet, find_env
+from envfleet.train.envs import build_fleet, find_env, kind_of
 from envfleet.train.plot import draw_curve
 from envfleet.train.policy import Activation
 from envfleet.train.presets import preset
@@ -121,14 +121,11 @@ class Train:
 
     def _base(self) -> TrainConfig:
         if self.preset == "cleanrl":
-            with build_fleet(self.env_id, 1, backend="serial", on_failure="raise") as envs:
-                continuous = isinstance(envs.single_action_space, gymnasium.spaces.Box)
-                image = len(envs.single_observation_space.shape or ()) == 3
-            return preset(self.env_id, "cleanrl", continuous=continuous, image=image)
+            return preset(self.env_id, "cleanrl", **kind_of(self.env_id))
         if self.preset is not None:
-            return preset(self.env_id, self.preset, continuous=False, image=False)
+            return preset(self.env_id, self.preset)
         try:
-            return preset(self.env_id, "zoo", continuous=False, image=False)
+            return preset(self.env_id, "zoo")
         except ValueError:
             return TrainConfig(env_id=self.env_id)
 
@@ -257,11 +254,12 @@ def _trackers(names: tuple[str, ...], folder: Path, step: int) -> list[Tracker]:
                 made.append(TensorBoardTracker(folder / "tensorboard", first_step=step + 1))
             else:
                 made.append(WandbTracker(folder.parent.name, folder.name, dir=str(folder)))
-    except ImportError:
-        raise
-    except Exception as error:  # wandb's own, without an account or a network
+    except Exception as error:
         for tracker in made:
             tracker.close()
+        if isinstance(error, ImportError):
+            raise
+        # wandb's own, without an account or a network
         raise ValueError(f"--track {' '.join(names)}: {error}") from error
     return made
 

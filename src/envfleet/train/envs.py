@@ -76,6 +76,15 @@ def is_atari(env: object) -> bool:
     return env.kwargs.get("obs_type") != "ram"
 
 
+def kind_of(env_id: str) -> dict[str, bool]:
+    """What ``preset`` asks about an env: whether its actions are continuous, and if it is seen."""
+    with build_fleet(env_id, 1, backend="serial", on_failure="raise") as envs:
+        return {
+            "continuous": isinstance(envs.single_action_space, gymnasium.spaces.Box),
+            "image": len(envs.single_observation_space.shape or ()) == 3,
+        }
+
+
 def build_fleet(
     env_id: str, num_envs: int, *, backend: str, on_failure: str, films: bool = False
 ) -> Any:

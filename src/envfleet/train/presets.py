@@ -97,8 +97,8 @@ FAST: dict[str, dict[str, Any]] = {
 """Soonest to the reward threshold in wall-clock, where that was measured (docs/training.md)."""
 
 
-def preset(env_id: str, name: str, *, continuous: bool, image: bool) -> TrainConfig:
-    """The configuration of a preset for an env.
+def preset(env_id: str, name: str, *, continuous: bool = False, image: bool = False) -> TrainConfig:
+    """The configuration of a preset for an env; CleanRL's depend on the kind of its spaces.
 
     Raises:
         ValueError: there is no such preset, or none for this env.
