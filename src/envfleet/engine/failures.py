@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from envfleet.engine.interrupts import raise_interrupt
 from envfleet.engine.messages import dumps
 from envfleet.errors import EnvError
 
@@ -34,6 +35,7 @@ class Failure:
         try:
             text = str(error)
         except Exception as nested:  # noqa: BLE001 - an env's __str__ may do anything
+            raise_interrupt(nested)
             text = f"(its text could not be made: {type(nested).__name__})"
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__, 50))
         return cls(env, phase, type(error).__name__, _cut(text), _cut(trace), error)
@@ -53,7 +55,8 @@ class Failure:
         if self.pickled is not None:
             try:
                 error = pickle.loads(self.pickled)
-            except Exception:  # noqa: BLE001 - it came from a worker; told as text instead
+            except Exception as nested:  # noqa: BLE001 - it came from a worker; told as text
+                raise_interrupt(nested)
                 error = None
             if isinstance(error, BaseException):
                 error.__cause__ = told
@@ -62,7 +65,8 @@ class Failure:
         note = f"raised by env {self.env} in {self.phase}{place}"
         try:
             error.add_note(note)
-        except Exception:  # noqa: BLE001 - a frozen exception cannot be annotated
+        except Exception as nested:  # noqa: BLE001 - a frozen exception cannot be annotated
+            raise_interrupt(nested)
             error = told
             error.add_note(note)
         return error

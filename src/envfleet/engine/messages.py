@@ -6,7 +6,6 @@ actions and an outcome with nothing to tell, have no body at all: their data lie
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import struct
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import cloudpickle
 
+from envfleet.engine.interrupts import raise_interrupt
 from envfleet.engine.rules.packing import Block, pack_infos, unpack_infos
 
 if TYPE_CHECKING:
@@ -113,13 +113,20 @@ class Renew:
 
 
 @dataclass(frozen=True, slots=True)
+class Settle:
+    """Answer, and forget which keys of infos the caller knows: it may have lost an answer."""
+
+    title: ClassVar[str] = "an interrupted call"
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Close the envs and leave."""
 
     title: ClassVar[str] = "close"
 
 
-Command: TypeAlias = Attach | Reset | Step | Call | SetAttr | Rebuild | Renew | Close
+Command: TypeAlias = Attach | Reset | Step | Call | SetAttr | Rebuild | Renew | Settle | Close
 
 
 @dataclass(slots=True)
@@ -224,7 +231,8 @@ def dumps(value: Any, *, by_reference: bool) -> bytes:
     go by value, and cloudpickle keeps one identity per class on both sides.
     """
     if by_reference:
-        # __reduce__ may raise anything, and cloudpickle tells better what is wrong.
-        with contextlib.suppress(Exception):
+        try:
             return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+        except Exception as error:  # noqa: BLE001 - __reduce__ may raise anything
+            raise_interrupt(error)  # anything else is told better by cloudpickle
     return cloudpickle.dumps(value)  # type: ignore[no-any-return]

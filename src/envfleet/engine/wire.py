@@ -15,12 +15,11 @@ import struct
 import termios
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 _LENGTH = struct.Struct("<Q")
 _JOINED = 1 << 16
 """Bytes up to which a message is copied behind its length, to be sent in one go."""
-
-
 _ATOMIC = 4096
 """Bytes up to which the kernel takes a message as a whole or not at all."""
 
@@ -33,21 +32,29 @@ class _Piece:
     """Whether it is a message with its length, all of it."""
 
 
+class _Incoming(NamedTuple):
+    """What is being received: a length, then the message; replaced as a whole, never changed."""
+
+    buffer: bytearray
+    got: int
+    is_body: bool
+
+    @classmethod
+    def length(cls) -> Self:
+        """Expect the length of the next message."""
+        return cls(bytearray(_LENGTH.size), 0, is_body=False)
+
+
 class Wire:
     """One end of a stream socket; blocking or not as the socket is."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._outgoing: deque[_Piece] = deque()
+        self._incoming = _Incoming.length()
         self.is_garbled = False
-        """Whether Ctrl-C came while bytes were counted: nothing more can be understood."""
-        self._start()
-
-    def _start(self) -> None:
-        """Expect the length of the next message."""
-        self._incoming = bytearray(_LENGTH.size)
-        self._got = 0
-        self._has_length = False
+        """Set while bytes are being counted. Found set afterwards, it says that an exception from a
+        signal handler came in between: nothing more can be understood on this wire."""
 
     def fileno(self) -> int:
         """The socket's descriptor."""
@@ -72,12 +79,12 @@ class Wire:
         """
         length = _LENGTH.pack(len(data))
         if len(data) <= _JOINED:
-            self._outgoing.append(_Piece(memoryview(length + data)))
+            pieces = [_Piece(memoryview(length + data))]
         else:
-            self._outgoing.append(_Piece(memoryview(length), is_whole=False))
-            self._outgoing.append(_Piece(memoryview(data), is_whole=False))
+            pieces = [_Piece(memoryview(part), is_whole=False) for part in (length, data)]
         if descriptor is not None:
-            self._outgoing.append(_Piece(memoryview(b"\0"), descriptor, is_whole=False))
+            pieces.append(_Piece(memoryview(b"\0"), descriptor, is_whole=False))
+        self._outgoing.extend(pieces)  # all of them or none, whatever interrupts this
         self.flush()
 
     def flush(self) -> None:
@@ -86,27 +93,23 @@ class Wire:
         Raises:
             OSError: the other end is closed.
         """
-        try:
-            while self._outgoing:
-                piece = self._outgoing[0]
+        while self._outgoing:
+            piece = self._outgoing[0]
+            # A short message goes as a whole or not at all, and may go twice: it is numbered.
+            self.is_garbled = not piece.is_whole or len(piece.data) > _ATOMIC
+            try:
                 if piece.descriptor is None:
                     sent = self._socket.send(piece.data)
                 else:
                     sent = socket.send_fds(self._socket, [piece.data], [piece.descriptor])
-                if sent < len(piece.data):
-                    self._outgoing[0] = _Piece(piece.data[sent:], is_whole=False)
-                else:
-                    self._outgoing.popleft()
-        except BlockingIOError:
-            pass
-        except KeyboardInterrupt:
-            # A short message goes as a whole or not at all, and the other side does not mind if it
-            # never comes, or if it comes twice: messages are numbered.
-            if all(piece.is_whole and len(piece.data) <= _ATOMIC for piece in self._outgoing):
-                self._outgoing.clear()
+            except BlockingIOError:
+                self.is_garbled = False
+                return
+            if sent < len(piece.data):
+                self._outgoing[0] = _Piece(piece.data[sent:], is_whole=False)
             else:
-                self.is_garbled = True
-            raise
+                self._outgoing.popleft()
+            self.is_garbled = False
 
     def receive(self) -> bytearray | None:
         """The next message; None when the rest of it is yet to come.
@@ -115,25 +118,25 @@ class Wire:
             EOFError: the other end is closed.
             OSError: so it is, with something left unread.
         """
-        try:
-            while True:
-                while self._got < len(self._incoming):
-                    count = self._socket.recv_into(memoryview(self._incoming)[self._got :])
-                    if count == 0:
-                        raise EOFError
-                    self._got += count
-                message = self._incoming
-                if self._has_length:
-                    self._start()
-                    return message
-                self._incoming = bytearray(*_LENGTH.unpack(message))
-                self._got = 0
-                self._has_length = True
-        except BlockingIOError:
-            return None
-        except KeyboardInterrupt:
-            self.is_garbled = True
-            raise
+        while True:
+            buffer, got, is_body = self._incoming
+            while got < len(buffer):
+                rest = memoryview(buffer)[got:]
+                self.is_garbled = True
+                try:
+                    count = self._socket.recv_into(rest)
+                except BlockingIOError:
+                    self.is_garbled = False
+                    return None
+                if count == 0:
+                    raise EOFError
+                got += count
+                self._incoming = _Incoming(buffer, got, is_body)
+                self.is_garbled = False
+            if is_body:
+                self._incoming = _Incoming.length()
+                return buffer
+            self._incoming = _Incoming(bytearray(*_LENGTH.unpack(buffer)), 0, is_body=True)
 
     def receive_descriptor(self) -> int:
         """The descriptor that follows the last message; the caller of this closes it.

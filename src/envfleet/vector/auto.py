@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from envfleet.engine.interrupts import raise_interrupt
 from envfleet.engine.messages import Call
 from envfleet.engine.pool.cores import usable_cores
 from envfleet.engine.pool.doorbell import Deadline
@@ -79,7 +80,8 @@ def measure(env_fn: EnvFactory, context: str | None) -> Measurement | None:
         ((_, outcome),) = pool.outcomes()
     except EnvfleetError:
         return None
-    except Exception:  # noqa: BLE001 - the env's own; the fleet will raise it again
+    except Exception as error:  # noqa: BLE001 - the env's own; the fleet will raise it again
+        raise_interrupt(error)
         return None
     finally:
         pool.stop(0.0)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from envfleet.engine.arena.views import Views
 from envfleet.engine.failures import Failure
 from envfleet.engine.messages import Outcome
-from envfleet.engine.rules.autoreset import check_steppable
+from envfleet.engine.rules.autoreset import check_steppable, refuse_interrupted
 from envfleet.engine.rules.choice import Plan
 from envfleet.engine.rules.packing import Block, InfoBlock, join_infos
 from envfleet.engine.rules.spaces import Array, Structure
@@ -70,6 +70,8 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
             raise ValueError("a fleet needs at least one env: env_fns is empty")
         self.num_envs = len(self.env_fns)
         self.copy = copy
+        self._interrupted: set[int] = set()
+        """Envs that an interrupt may have left a step ahead of others; they wait for a reset."""
         self.observation_mode = observation_mode
         self.autoreset_mode = AutoresetMode(autoreset_mode)
 
@@ -227,6 +229,8 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
         return cast("ObsType", structure.join(values))
 
     def _check_steppable(self) -> None:
+        if self._interrupted:
+            refuse_interrupted(self._interrupted)
         views = self._views
         check_steppable(self.autoreset_mode, views.terminated, views.truncated, views.failed)
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.util import Finalize
-from typing import Any, SupportsIndex
+from typing import Any, NoReturn, SupportsIndex
 
 from gymnasium import Env, logger
 from gymnasium.core import ActType, ObsType
-from gymnasium.error import AlreadyPendingCallError, CustomSpaceError, NoAsyncCallError
+from gymnasium.error import (
+    AlreadyPendingCallError,
+    ClosedEnvironmentError,
+    CustomSpaceError,
+    NoAsyncCallError,
+)
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
@@ -19,7 +24,8 @@ from envfleet.engine.arena.layout import plan_layout
 from envfleet.engine.arena.memory import allocate, map_shared
 from envfleet.engine.arena.signals import CAN_SPIN
 from envfleet.engine.arena.views import shared_views
-from envfleet.engine.messages import Attach, Call, Reset, SetAttr, Step
+from envfleet.engine.interrupts import is_interrupt
+from envfleet.engine.messages import Attach, Call, Command, Reset, SetAttr, Step
 from envfleet.engine.pool.cores import usable_cores
 from envfleet.engine.pool.doorbell import Deadline
 from envfleet.engine.pool.recovery import Recovery
@@ -135,6 +141,8 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         self._call_death: WorkerDied | None = None
         self._pending = AsyncState.DEFAULT
         self._timed_out = False
+        self._rows_in_doubt = False
+        self._is_left = False
         self._warned = False
         self._pool = Pool(
             Starter(
@@ -207,6 +215,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
                 self._mender = Mender(
                     self._pool, recovery, views, self._loose, piped=not self.shared_memory
                 )
+            self._pool.in_doubt = False
         finally:
             os.close(descriptor)
 
@@ -246,8 +255,11 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         Returns:
             The observations of all envs, and the infos of those that were reset.
         """
-        self.reset_async(seed=seed, options=options)
-        return self.reset_wait()
+        try:
+            self.reset_async(seed=seed, options=options)
+            return self.reset_wait()
+        except Exception as error:  # noqa: BLE001 - raised again
+            self._raise_unless_closed(error)
 
     def reset_async(
         self,
@@ -266,6 +278,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             # Gymnasium's text has no full stop here, and has one everywhere else.
             self._assert_not_pending("reset_async", end="")
         plan = plan_reset(seeds, options, self.num_envs)
+        self._pool.in_doubt = self._rows_in_doubt = True
         self._call_death = None
         # After a time-out: what came in time is kept, and the late workers are waited for.
         self._absorb(self._answers())
@@ -278,12 +291,13 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
                 commands[member.index] = Reset(part)
         try:
             self._pool.post(commands)
-            if self._mender is not None:
-                self._mender.note_resets(commands)
-            self._expect(AsyncState.WAITING_RESET)
-        except KeyboardInterrupt:
-            self._interrupted()
-            raise
+        except Exception as error:  # noqa: BLE001 - raised again
+            self._raise_refusal(error)
+        if self._mender is not None:
+            self._mender.note_resets(commands)
+        self._interrupted.difference_update(plan.env_ids)
+        self._expect(AsyncState.WAITING_RESET)
+        self._pool.in_doubt = False
 
     def reset_wait(self, timeout: float | None = None) -> tuple[ObsType, dict[str, Any]]:
         """Wait for the reset that ``reset_async`` started.
@@ -292,13 +306,10 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             NoAsyncCallError: there is none.
             WaitTimeout: it took longer than ``timeout`` seconds; it stays pending.
         """
-        try:
-            result = self._answer_reset(self._wait(AsyncState.WAITING_RESET, timeout))
-            if self._mender is not None:
-                self._mender.remember()
-        except KeyboardInterrupt:
-            self._interrupted()
-            raise
+        result = self._answer_reset(self._wait(AsyncState.WAITING_RESET, timeout))
+        if self._mender is not None:
+            self._mender.remember()
+        self._pool.in_doubt = False
         return result
 
     def step(self, actions: ActType) -> StepResult[ObsType]:
@@ -309,8 +320,11 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             TypeError, ValueError: the actions do not fit the action space; no env was stepped.
             WorkerDied: a worker process is gone; only ``close`` is left.
         """
-        self.step_async(actions)
-        return self.step_wait()
+        try:
+            self.step_async(actions)
+            return self.step_wait()
+        except Exception as error:  # noqa: BLE001 - raised again
+            self._raise_unless_closed(error)
 
     def step_async(self, actions: ActType) -> None:
         """Start a step; ``step_wait`` returns its result.
@@ -326,31 +340,31 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         structure = self._action_structure
         columns = action_columns(structure, actions, self.num_envs)
         self._check_steppable()
+        self._pool.in_doubt = self._rows_in_doubt = True
         if structure.flat:
             self._views.actions[0][...] = columns[0]
         else:
             fixed = [c for leaf, c in zip(structure.leaves, columns, strict=True) if leaf.fixed]
             for place, column in zip(self._views.actions, fixed, strict=True):
                 place[...] = column
-        try:
-            if structure.loose or not self._pool.post_step():
-                self._post_step(structure, columns)
-            if self.step_timeout is not None:
-                self._hang = Deadline(self.step_timeout)
-            self._expect(AsyncState.WAITING_STEP)
-        except KeyboardInterrupt:
-            self._interrupted()
-            raise
+        if structure.loose or not self._pool.post_step():
+            self._post_step(structure, columns)
+        if self.step_timeout is not None:
+            self._hang = Deadline(self.step_timeout)
+        self._expect(AsyncState.WAITING_STEP)
+        self._pool.in_doubt = False
 
     def _post_step(self, structure: Structure, columns: list[Any]) -> None:
         """Send a step with its loose actions."""
         loose = [c for leaf, c in zip(structure.leaves, columns, strict=True) if not leaf.fixed]
-        self._pool.post(
-            {
-                member.index: Step([c[member.env_ids.start : member.env_ids.stop] for c in loose])
-                for member in self._pool.members
-            }
-        )
+        commands = {
+            member.index: Step([c[member.env_ids.start : member.env_ids.stop] for c in loose])
+            for member in self._pool.members
+        }
+        try:
+            self._pool.post(commands)
+        except Exception as error:  # noqa: BLE001 - raised again
+            self._raise_refusal(error)
 
     def step_wait(self, timeout: float | None = None) -> StepResult[ObsType]:
         """Wait for the step that ``step_async`` started.
@@ -359,14 +373,11 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             NoAsyncCallError: there is none.
             WaitTimeout: it took longer than ``timeout`` seconds; it stays pending.
         """
-        try:
-            answers = self._wait(AsyncState.WAITING_STEP, timeout)
-            result = self._answer_step(answers)
-            if self._mender is not None:
-                self._mender.remember()
-        except KeyboardInterrupt:
-            self._interrupted()
-            raise
+        answers = self._wait(AsyncState.WAITING_STEP, timeout)
+        result = self._answer_step(answers)
+        if self._mender is not None:
+            self._mender.remember()
+        self._pool.in_doubt = False
         if answers and any(outcome.waits for _, outcome in answers):
             self._warn_waiting()
         return result
@@ -375,8 +386,11 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         self, env_ids: Iterable[SupportsIndex], name: str, /, *args: Any, **kwargs: Any
     ) -> tuple[Any, ...]:
         """Call a method of some envs, or read an attribute; results in the order of ``env_ids``."""
-        self._call_async(env_ids, name, args, kwargs)
-        return self.call_wait()
+        try:
+            self._call_async(env_ids, name, args, kwargs)
+            return self.call_wait()
+        except Exception as error:  # noqa: BLE001 - raised again
+            self._raise_unless_closed(error)
 
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Start a call of every env; ``call_wait`` returns its results.
@@ -398,15 +412,24 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         self._assert_not_pending("call_async")
         self._check_call(name)
         ids = self._check_env_ids(env_ids)
-        self._pool.post(
-            {
-                member.index: Call(part, name, args, kwargs)
-                for member in self._pool.members
-                if (part := [env for env in ids if env in member.env_ids])
-            }
-        )
-        self._called, self._setting = ids, None
+        commands = {
+            member.index: Call(part, name, args, kwargs)
+            for member in self._pool.members
+            if (part := [env for env in ids if env in member.env_ids])
+        }
+        self._post_call(commands, ids, None)
+
+    def _post_call(
+        self,
+        commands: Mapping[int, Command],
+        called: list[int],
+        setting: tuple[str, Sequence[Any]] | None,
+    ) -> None:
+        self._rows_in_doubt = False
+        self._pool.post(commands)
+        self._called, self._setting = called, setting
         self._expect(AsyncState.WAITING_CALL)
+        self._pool.in_doubt = False
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """Wait for the call that ``call_async`` started; one result per env.
@@ -416,6 +439,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             WaitTimeout: it took longer than ``timeout`` seconds; it stays pending.
         """
         answers = self._wait(AsyncState.WAITING_CALL, timeout)
+        self._pool.in_doubt = False
         if self._setting is not None:
             return ()
         results: dict[int, Any] = {}
@@ -429,19 +453,21 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         self._assert_is_running()
         each = self._one_value_per_env(values)
         self._assert_not_pending("set_attr")
-        self._pool.post(
-            {
-                member.index: SetAttr(
-                    list(member.env_ids),
-                    name,
-                    list(each[member.env_ids.start : member.env_ids.stop]),
-                )
-                for member in self._pool.members
-            }
-        )
-        self._called, self._setting = [], (name, each)
-        self._expect(AsyncState.WAITING_CALL)
+        commands = {
+            member.index: SetAttr(
+                list(member.env_ids), name, list(each[member.env_ids.start : member.env_ids.stop])
+            )
+            for member in self._pool.members
+        }
+        self._post_call(commands, [], (name, each))
         self.call_wait()
+
+    def close(self, **kwargs: Any) -> None:
+        """Close the fleet; where an interrupt came in between, the next call ends what is left."""
+        if not self.closed:
+            super().close(**kwargs)
+        elif not self._is_left:
+            self.close_extras(terminate=True)
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
         """Stop the workers: each is asked to close its envs, then SIGTERM, then SIGKILL.
@@ -450,20 +476,27 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
             timeout: seconds for a pending call and ``env.close()`` together; None means 30.
             terminate: do not ask, and do not close the envs.
         """
-        if self._pending != AsyncState.DEFAULT and not self._pool.is_broken:
+        pending, self._pending = self._pending, AsyncState.DEFAULT
+        if pending != AsyncState.DEFAULT and not self._pool.is_broken:
             logger.warn(
-                "Calling `close` while waiting for a pending call to "
-                f"`{self._pending.value}` to complete."
+                f"Calling `close` while waiting for a pending call to `{pending.value}` to "
+                "complete."
             )
         self.closed = True
         failures = self._pool.stop(timeout, terminate=terminate)
         self._finalizer.cancel()
         # A closed fleet that somebody keeps holds no shared memory and no descriptor.
         self._views = self._views.detached()
+        self._is_left = True
         warn_of_close(failures)
 
     def _wait(self, expected: AsyncState, timeout: float | None) -> Answers:
-        """The answers to the pending call, which must be the expected one."""
+        """The answers to the pending call, which must be the expected one.
+
+        The pool counts as in doubt until whoever called this has used them.
+        """
+        if self._pool.in_doubt:
+            self._assert_is_running()
         if self.closed or self._pending is not expected:
             self._assert_is_running()
             name = expected.value
@@ -478,16 +511,20 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
                 f"Late envs: {name_envs(self._pool.late_envs())}. The call stays pending: wait "
                 "again, or reset()."
             )
+        self._pool.in_doubt = True
         self._expect(AsyncState.DEFAULT)
         if self._pool.is_silent():
             return ()
         try:
             if self._mender is not None:
                 self._mend(expected, self._mender)
-        finally:
             answers = self._answers()
             self._absorb(answers)
-        self._pool.raise_failures()
+            self._pool.raise_failures()
+        except Exception as error:  # noqa: BLE001 - raised again
+            if not is_interrupt(error):
+                self._absorb(self._answers())
+            self._raise_refusal(error)
         return answers
 
     def _gather(self, deadline: Deadline) -> bool:
@@ -535,14 +572,27 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         taken -= {f.env for _, outcome in self._pool.outcomes() for f in outcome.failures}
         mender.recovery.note_setting(name, {env: values[env] for env in taken})
 
-    def _interrupted(self) -> None:
-        """Ctrl-C came in the middle of a call: every env needs a reset, unless it was a mere wait.
+    def _raise_refusal(self, error: Exception) -> NoReturn:
+        """Raise what ends a call in good order: unlike an interrupt it leaves nothing in doubt."""
+        if not is_interrupt(error):
+            self._pool.in_doubt = False
+        raise error
 
-        After that the call stays pending.
+    def _raise_unless_closed(self, error: Exception) -> NoReturn:
+        """Raise it, or say that a signal handler has closed the fleet during this call."""
+        if not isinstance(error, ClosedEnvironmentError) and not is_interrupt(error):
+            super()._assert_is_running()
+        raise error
+
+    def _settle(self) -> None:
+        """Find a state to go on from after an interrupt in the middle of a call.
+
+        A call that was merely waiting stays pending, and never comes here.
         """
-        if not self._pool.is_waiting:
-            self._views.failed.fill(True)
-            self._expect(AsyncState.DEFAULT)
+        if self._rows_in_doubt:
+            self._interrupted.update(range(self.num_envs))
+        self._expect(AsyncState.DEFAULT)
+        self._pool.settle()
 
     def _answers(self) -> Answers:
         """What has come in answer to the current call."""
@@ -552,6 +602,9 @@ class ProcessVectorEnv(Fleet[ObsType, ActType]):
         if self.closed:
             super()._assert_is_running()
         self._pool.check()
+        if self._pool.in_doubt:
+            self._settle()
+            self._pool.check()
 
     def _expect(self, state: AsyncState) -> None:
         self._pending = state

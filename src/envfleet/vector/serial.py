@@ -63,6 +63,7 @@ class SerialVectorEnv(Fleet[ObsType, ActType]):
         infos: str = "all",
     ) -> None:
         super().__init__(env_fns, copy, observation_mode, autoreset_mode, infos)
+        self._in_doubt = False  # set while envs move: found set later, an interrupt came in between
         self._host = EnvHost(0, self.autoreset_mode)
         self._raise(self._host.build(self.env_fns))
         try:
@@ -96,7 +97,11 @@ class SerialVectorEnv(Fleet[ObsType, ActType]):
         """
         self._assert_is_running()
         plan = plan_reset(env_seeds(seed, self.num_envs), options, self.num_envs)
-        return self._answer_reset(self._raise(self._host.reset(plan)))
+        self._in_doubt = True
+        self._interrupted.difference_update(plan.env_ids)
+        result = self._answer_reset(self._raise(self._host.reset(plan)))
+        self._in_doubt = False
+        return result
 
     def step(self, actions: ActType) -> StepResult[ObsType]:
         """Step every env once, or reset it where next-step autoreset is due.
@@ -108,7 +113,10 @@ class SerialVectorEnv(Fleet[ObsType, ActType]):
         self._assert_is_running()
         columns = action_columns(self._action_structure, actions, self.num_envs)
         self._check_steppable()
-        return self._answer_step(self._raise(self._host.step([_owned(c) for c in columns])))
+        self._in_doubt = True
+        result = self._answer_step(self._raise(self._host.step([_owned(c) for c in columns])))
+        self._in_doubt = False
+        return result
 
     def call_on(
         self, env_ids: Iterable[SupportsIndex], name: str, /, *args: Any, **kwargs: Any
@@ -131,12 +139,19 @@ class SerialVectorEnv(Fleet[ObsType, ActType]):
         self.closed = True
         warn_of_close(self._host.close().failures)
 
+    def _assert_is_running(self) -> None:
+        super()._assert_is_running()
+        if self._in_doubt:
+            self._interrupted.update(range(self.num_envs))
+            self._in_doubt = False
+
     def _raise(self, outcome: Outcome) -> Answers:
         """Raise the lowest env's failure; without one, the outcome with its envs."""
         answers = [(range(self.num_envs), outcome)]
         if hasattr(self, "_views"):
             self._absorb(answers)
         if outcome.failures:
+            self._in_doubt = False
             raise_first([(failure, "") for failure in outcome.failures])
         return answers
 

@@ -34,6 +34,10 @@ class Board:
             matrix = self._rows[:, : len(block.keys)]
             self._known = FloatBlock(self._env_ids, block.keys, block.kinds, matrix)
 
+    def forget(self) -> None:
+        """Expect, or send, the next infos by wire, whatever was learnt."""
+        self._known = None
+
     def write(self, blocks: Sequence[Block]) -> bool:
         """Write infos whose keys both sides know; False if they must go by wire."""
         block, known = self._whole(blocks), self._known

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.engine.arena.layout import Column, Layout
+from envfleet.engine.interrupts import raise_interrupt
 from envfleet.engine.rules.spaces import Array, Leaf, Structure, StructureError, fit
 from envfleet.errors import ObservationMismatch
 
@@ -129,6 +130,7 @@ class ObservationWriter:
             try:
                 place.write(i, value)
             except (TypeError, ValueError, OverflowError) as problem:
+                raise_interrupt(problem)
                 env, path = self._first + i, place.leaf.path
                 raise ObservationMismatch(env, path, str(problem)) from None
         self.loose[i] = loose
@@ -148,7 +150,8 @@ class ObservationWriter:
                 place is not None and place.write_all(values)
                 for place, values in zip(self._places, columns, strict=True)
             )
-        except Exception:  # noqa: BLE001 - whatever it is, ``write`` finds out whose it is
+        except Exception as error:  # noqa: BLE001 - ``write`` finds out whose it is
+            raise_interrupt(error)
             return False
 
 

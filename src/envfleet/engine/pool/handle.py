@@ -8,6 +8,9 @@
 Only the reply with the wanted number is kept. A call that is given up (after a time-out) leaves the
 worker BUSY; the next command waits here until the late reply has come and been dropped. So nothing
 is pushed at a worker that is not listening, and old data is never served as new.
+
+An exception from a signal handler may leave it open whether the last command was sent, or its reply
+taken. ``settle`` then asks for one more reply: once that has come, everything before it is over.
 """
 
 from __future__ import annotations
@@ -20,12 +23,14 @@ from multiprocessing.process import BaseProcess
 from envfleet.engine.arena.board import Board
 from envfleet.engine.arena.signals import Signals
 from envfleet.engine.failures import Failure
+from envfleet.engine.interrupts import held_signals, raise_interrupt
 from envfleet.engine.messages import (
     PLAIN_STEP,
     SILENT,
     Close,
     Command,
     Outcome,
+    Settle,
     Step,
     decode_outcome,
     encode_command,
@@ -86,7 +91,6 @@ class WorkerHandle:
         self.queued: tuple[bytes, Command] | None = None
         """The command that waits for an abandoned one to be answered."""
         self.is_buried = False
-        self._lost_reply = False
         self._obituary: WorkerDied | None = None
         self._by_reference = by_reference
         self._signals: Signals | None = None
@@ -141,7 +145,8 @@ class WorkerHandle:
         if self._signals is not None and self._signals.post(number, on_wire=False):
             try:
                 self._wire.send(encode_number(number))
-            except OSError:
+            except OSError as error:
+                raise_interrupt(error)
                 raise self.died() from None
         self._sent = PLAIN_STEP
         self._in_flight = number
@@ -153,8 +158,9 @@ class WorkerHandle:
         if signals is None or signals.answered() != self._in_flight << 1:
             return False
         if self._wanted == self._in_flight and self.state is WorkerState.BUSY:
-            self.state = WorkerState.IDLE
+            # In this order it may be interrupted, and done again.
             self.outcome = self._told_by_signal()
+            self.state = WorkerState.IDLE
             return True
         return False
 
@@ -176,8 +182,8 @@ class WorkerHandle:
 
     @property
     def is_garbled(self) -> bool:
-        """Whether Ctrl-C has cut something in two that the worker said, or was told."""
-        return self._wire.is_garbled or self._lost_reply
+        """Whether an interrupt has cut something in two that the worker said, or was told."""
+        return self._wire.is_garbled
 
     @property
     def is_deaf(self) -> bool:
@@ -199,6 +205,24 @@ class WorkerHandle:
         self._wanted = None
         self.queued = None
         self.outcome = None
+
+    def settle(self) -> None:
+        """Find a known state again, whatever the last command has come to.
+
+        Its reply, and any that comes before the one to this, is dropped.
+
+        Raises:
+            WorkerDied: the wire has ended.
+        """
+        if self.state not in (WorkerState.IDLE, WorkerState.BUSY):
+            return
+        self.abandon()
+        if self._board is not None:
+            self._board.forget()
+        data = self.encode(Settle())
+        self._number += 1
+        self.state = WorkerState.IDLE
+        self._send(data, Settle())
 
     def use(self, signals: Signals, board: Board) -> None:
         """Exchange signals from now on, which the next command tells the worker."""
@@ -227,12 +251,10 @@ class WorkerHandle:
                     self._take(number_of(data), data)
                 else:
                     self._take_silent()
-        except (EOFError, OSError):
+        except (EOFError, OSError) as error:
+            raise_interrupt(error)
             if not self._take_silent():  # it may have answered before it ended
                 raise self.died() from None
-        except KeyboardInterrupt:
-            self._lost_reply = True
-            raise
 
     def _take_silent(self) -> bool:
         """Take an answer that is a signal and nothing else, if there is one."""
@@ -273,9 +295,15 @@ class WorkerHandle:
                 self._move(WorkerState.DEAD)
             ended = self.watch.wait(EXIT_PATIENCE)
             self.bury()
-            exitcode = self.process.exitcode if ended else None
+            exitcode = self._exitcode() if ended else None
             self._obituary = WorkerDied(self.index, self.pid, tuple(self.env_ids), exitcode, during)
         return self._obituary
+
+    def _exitcode(self) -> int | None:
+        try:
+            return self.process.exitcode
+        except ValueError:  # a signal handler has closed the fleet meanwhile
+            return None
 
     def kill(self, reason: str) -> WorkerDied:
         """End a worker that does not answer; returns the error that says why."""
@@ -286,7 +314,9 @@ class WorkerHandle:
 
     def bury(self) -> None:
         """End the process and what its envs have started, and join it; once."""
-        if not self.is_buried:
+        if self.is_buried:
+            return
+        with held_signals():  # an exit status that is lost on the way would never come again
             self.watch.end_group()
             self.process.kill()
             self.process.join()
@@ -312,6 +342,7 @@ class WorkerHandle:
             if self._board is not None and outcome.tells_infos_at_most():
                 self._board.learn(outcome.packed)
         except Exception as error:  # noqa: BLE001 - an env's objects may raise anything
+            raise_interrupt(error)
             # Which env's value it was cannot be told any more.
             text = (
                 f"an answer of envs {name_envs(self.env_ids)} could not be unpickled here: {error}"
@@ -331,7 +362,8 @@ class WorkerHandle:
                 asleep = self._signals.post(number, on_wire=not plain)
                 if plain and asleep:
                     self._wire.send(data)
-        except OSError:
+        except OSError as error:
+            raise_interrupt(error)
             raise self.died() from None  # it was idle when it died: it never got the command
         self._sent = command
         self._in_flight = number

@@ -42,6 +42,10 @@ class OwnShard:
         """Forget the last answer."""
         self.outcome = None
 
+    def settle(self) -> None:
+        """Forget what was asked, and what came of it."""
+        self._todo = self.outcome = None
+
     def post(self, command: Command) -> None:
         """Have a command obeyed by the next ``work``."""
         self._todo = command

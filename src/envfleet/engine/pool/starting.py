@@ -12,7 +12,7 @@ import resource
 import socket
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import clear_mpi_env_vars
 
+from envfleet.engine.interrupts import held_signals
 from envfleet.engine.messages import dumps
 from envfleet.engine.pool.handle import WorkerHandle
 from envfleet.engine.pool.own import OwnShard
@@ -101,8 +102,10 @@ class Starter:
         fns = [self._env_fns[env] for env in self.shards[index]]
         return Job(fns, self._host_class, self._autoreset_mode)
 
-    def start(self, index: int, generation: int = 0) -> WorkerHandle:
+    def start(self, index: int, adopt: Callable[[WorkerHandle], None], generation: int = 0) -> None:
         """Start worker ``index``; a later generation gets other global seeds.
+
+        ``adopt`` takes it over before any interrupt can come.
 
         Raises:
             OSError: too few descriptors, with the number that is needed.
@@ -115,7 +118,11 @@ class Starter:
         # A fork server starts others' children too, which would never hear of Ctrl-C again.
         interrupts = contextlib.nullcontext() if self.method == "forkserver" else held_interrupts()
         try:
-            with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            with (
+                held_signals(),
+                contextlib.ExitStack() as ours,
+                contextlib.ExitStack() as theirs,
+            ):
                 our_end, worker_end = socket.socketpair()
                 our_end.setblocking(False)
                 tied_end, lifeline = self._context.Pipe(duplex=False)
@@ -132,12 +139,15 @@ class Starter:
                 with clear_mpi_env_vars(), _hidden_missing_main(), interrupts:
                     process.start()
                 own_workers.add(process)
+                handle = WorkerHandle(
+                    index, envs, process, Wire(our_end), lifeline, by_reference=forked
+                )
                 ours.pop_all()
+                adopt(handle)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise _too_few_descriptors(error, len(self.shards)) from error
             raise
-        return WorkerHandle(index, envs, process, Wire(our_end), lifeline, by_reference=forked)
 
 
 def _too_few_descriptors(error: OSError, workers: int) -> OSError:

@@ -14,8 +14,9 @@ from envfleet.engine.arena.memory import map_shared
 from envfleet.engine.arena.signals import Signals, Sleep
 from envfleet.engine.arena.views import shared_array
 from envfleet.engine.failures import Failure, raise_first
+from envfleet.engine.interrupts import held_signals, is_interrupt
 from envfleet.engine.messages import PLAIN_STEP, SILENT, Attach, Close, Command, Outcome
-from envfleet.engine.pool.doorbell import Deadline, Doorbell, Ready, Ring
+from envfleet.engine.pool.doorbell import Deadline, Doorbell, Ring
 from envfleet.engine.pool.handle import WorkerHandle, WorkerState
 from envfleet.engine.pool.own import OwnShard
 from envfleet.engine.pool.starting import Starter, raise_if_missing_guard
@@ -51,13 +52,15 @@ class Pool:
         self._owner = os.getpid()
         self._forks = guard.forks()
         self._death: WorkerDied | None = None
-        self._torn: KeyboardInterrupt | None = None
         self._unheard: list[WorkerDied] = []
         self._stopped = False
-        self.is_waiting = False
-        """Whether Ctrl-C that comes now interrupts, or has interrupted, nothing but a wait."""
+        self._cleared = False
+        self.in_doubt = False
+        """Set while a call changes what is known of the workers, by whoever changes it. Found set
+        afterwards, it says that an interrupt came in between: ``settle``, then go on."""
+        self._is_garbled = False
         self._stopper = 0
-        self._talking = threading.Lock()
+        self._talking = threading.RLock()  # a signal handler may close the fleet
         self._descriptor: int | None = None
         self._starter = starter
         self._words: Array | None = None
@@ -69,11 +72,15 @@ class Pool:
         try:
             with starter.limits():
                 for index in range(processes):
-                    self.handles.append(starter.start(index))
-                    self._bell.add(self.handles[-1])
+                    starter.start(index, self._adopt)
         except BaseException:
             self.stop(terminate=True)
             raise
+
+    def _adopt(self, handle: WorkerHandle) -> None:
+        """Take over a worker that has just been started."""
+        self.handles.append(handle)
+        self._bell.add(handle)
 
     @property
     def members(self) -> list[WorkerHandle | OwnShard]:
@@ -120,17 +127,19 @@ class Pool:
         pickled costs nothing. A descriptor follows the commands where one is given. That a worker
         turns out to be dead is said by ``gather``.
 
+        Leaves the pool in doubt, until the caller of this has noted what is pending.
+
         Raises:
             FleetBroken: a worker died earlier.
         """
         self.check()
-        self.is_waiting = False
         own = self._own
         messages = {
             w: self.handles[w].encode(command)
             for w, command in commands.items()
             if own is None or w != own.index
         }
+        self.in_doubt = True
         for member in self.members:
             member.abandon()
         for worker, command in commands.items():
@@ -144,17 +153,23 @@ class Pool:
                 self._send(handle, messages[worker], command, descriptor)
             except WorkerDied as death:
                 self._keep(death)
+            except Exception:
+                self._check_thread()
+                raise
+        self._check_thread()
 
     def post_step(self) -> bool:
         """Have every env stepped, the short way; False if that is not possible now.
 
+        Leaves the pool in doubt, as ``post`` does.
+
         Raises:
             FleetBroken: a worker died earlier.
         """
-        self.is_waiting = False
         for handle in self.handles:
             if not handle.is_ready:
                 return False
+        self.in_doubt = True
         if self._own is not None:
             self._own.abandon()
             self._own.post(PLAIN_STEP)
@@ -165,10 +180,33 @@ class Pool:
                     handle.post_step()
                 except WorkerDied as death:
                     self._keep(death)
-                except KeyboardInterrupt as interrupt:
-                    self._torn = interrupt if handle.is_garbled else None
+                except Exception:
+                    self._check_thread()
                     raise
+        self._check_thread()
         return True
+
+    def settle(self) -> None:
+        """Find a known state after an interrupt; answers to what was asked before are dropped.
+
+        Does not wait: whoever is still at work answers before the next command is sent to it.
+        """
+        if self._own is not None:
+            self._own.settle()
+        for handle in self.handles:
+            if handle.is_over:
+                continue
+            if handle.is_garbled:
+                self._is_garbled = True
+                continue
+            try:
+                with self._talking:
+                    self._check_thread()
+                    handle.settle()
+                    self._bell.follow(handle)
+            except WorkerDied as death:
+                self._keep(death)
+        self.in_doubt = False
 
     def is_silent(self) -> bool:
         """Whether all members have answered, and none has told anything."""
@@ -183,11 +221,7 @@ class Pool:
     ) -> None:
         with self._talking:
             self._check_thread()
-            try:
-                handle.post(data, command, descriptor)
-            except KeyboardInterrupt as interrupt:
-                self._torn = interrupt if handle.is_garbled else None
-                raise
+            handle.post(data, command, descriptor)
             if handle.is_sending:
                 self._bell.follow(handle)
 
@@ -198,18 +232,21 @@ class Pool:
             if ring is Ring.END:
                 raise handle.died()
             was_sending = handle.is_sending
-            try:
-                handle.progress(rung=ring is Ring.WIRE)
-            except KeyboardInterrupt as interrupt:
-                self._torn = interrupt if handle.is_garbled else None
-                raise
+            handle.progress(rung=ring is Ring.WIRE)
             if was_sending or handle.is_sending:
                 self._bell.follow(handle)
 
     def _check_thread(self) -> None:
-        """From ``stop`` on only the thread that called it may talk to the workers."""
+        """From ``stop`` on only the thread that called it may talk to the workers, until it ends.
+
+        Raises:
+            ClosedEnvironmentError: it is another thread, or this one was closing the fleet in a
+                signal handler and has come back from there.
+        """
         if self._stopped and threading.get_ident() != self._stopper:
             raise ClosedEnvironmentError("another thread closed the fleet during this call.")
+        if self._cleared:
+            raise ClosedEnvironmentError("a signal handler closed the fleet during this call.")
 
     def gather(self, deadline: Deadline) -> bool:
         """Wait until every worker has answered; False when the deadline came first.
@@ -221,12 +258,13 @@ class Pool:
             WorkerDied: one died now.
         """
         self.check()
-        self.is_waiting = False
         try:
             if self._own is not None and self._own.owes_reply:
+                self.in_doubt = True
                 self._own.work()
+                self.in_doubt = False
             if self._unheard:
-                raise self._unheard.pop(0)
+                raise self._unheard.pop(0)  # noqa: TRY301 - this is where deaths are told
             with self._talking:
                 self._check_thread()
                 if self._bell.glance(self.handles):
@@ -235,30 +273,29 @@ class Pool:
             # Each worker looks at all the others' signals for that.
             for_all = Sleep.FOR_ALL if len(self.handles) <= FEW else Sleep.FOR_ANY
             while any(handle.owes_reply for handle in self.handles):
-                ready = self._wait(deadline, look=look, sleep=for_all)
-                if not ready:
-                    return False
+                ready = self._bell.wait(deadline, look=look, sleep=for_all)
+                self.in_doubt = True
                 for handle, ring in ready:
                     self._hear(handle, ring)
+                self.in_doubt = False
+                if not ready or (deadline.has_passed() and self.late_envs()):
+                    return False
                 look = True
+            self._check_thread()
             for handle in self._unwell():
-                raise handle.died()
+                raise handle.died()  # noqa: TRY301 - same
         except WorkerDied as death:
+            self._check_thread()
             self._death = death
             raise_if_missing_guard(death)
+            raise
+        except Exception:
+            self._check_thread()  # closed under this call, there is no telling what fails here
             raise
         return True
 
     def _unwell(self) -> list[WorkerHandle]:
         return [handle for handle in self.handles if handle.is_over]
-
-    def _wait(
-        self, deadline: Deadline, *, look: bool = True, sleep: Sleep = Sleep.FOR_ANY
-    ) -> list[Ready]:
-        self.is_waiting = True
-        ready = self._bell.wait(deadline, look=look, sleep=sleep)
-        self.is_waiting = False
-        return ready
 
     def _keep(self, death: WorkerDied) -> None:
         """Keep a death that ``gather`` has to tell."""
@@ -273,18 +310,21 @@ class Pool:
         old = self.handles[worker]
         self._bell.forget(old)
         old.bury()
+
+        def adopt(handle: WorkerHandle) -> None:
+            try:
+                with self._talking:
+                    self._check_thread()
+                    self.handles[worker] = handle
+                    self._bell.add(handle)
+            except BaseException:
+                if self.handles[worker] is not handle:  # the fleet was closed meanwhile
+                    handle.bury()
+                    handle.discard()
+                raise
+
         with self._starter.limits():
-            handle = self._starter.start(worker, generation)
-        try:
-            with self._talking:
-                self._check_thread()
-                self.handles[worker] = handle
-                self._bell.add(handle)
-        except BaseException:
-            if self.handles[worker] is not handle:  # the fleet was closed meanwhile
-                handle.bury()
-                handle.discard()
-            raise
+            self._starter.start(worker, adopt, generation)
         self._unheard = [death for death in self._unheard if death.worker != worker]
         old.discard()
 
@@ -323,7 +363,7 @@ class Pool:
     def _hear_any(self, awaited: WorkerHandle, deadline: Deadline) -> None:
         """Receive what has come; another worker's death is kept for ``gather``."""
         try:
-            for handle, ring in self._wait(deadline):
+            for handle, ring in self._bell.wait(deadline):
                 self._hear(handle, ring)
         except WorkerDied as death:
             if death.worker == awaited.index:
@@ -377,10 +417,11 @@ class Pool:
             raise FleetBroken(
                 f"this fleet lost a worker earlier: {self._death.what} close() it."
             ) from self._death
-        if self._torn is not None:
+        if self._is_garbled:
             raise FleetBroken(
-                "Ctrl-C cut a message to or from a worker in two: only close() is left."
-            ) from self._torn
+                "an interrupt (Ctrl-C, or another signal handler's exception) cut a message to or "
+                "from a worker in two: only close() is left."
+            )
         if self._forks != guard.forks():
             raise FleetBroken(
                 f"this fleet belongs to process {self._owner}; process {os.getpid()} is a fork of "
@@ -390,13 +431,16 @@ class Pool:
     def stop(self, timeout: float | None = None, *, terminate: bool = False) -> list[Failure]:
         """Stop every worker: ask, then SIGTERM, then SIGKILL; returns what ``env.close`` raised.
 
-        Does nothing the second time, and in a forked child of the process that started the workers.
+        Does nothing the second time, and in a forked child of the process that started the workers;
+        where an interrupt came before the end, the second time goes on from there.
 
         Args:
             timeout: seconds until SIGKILL; None gives those that answer 30 s and the others 2 s.
             terminate: do not ask.
         """
-        if self._stopped or os.getpid() != self._owner:
+        if self._cleared or os.getpid() != self._owner:
+            return []
+        if self._stopped and self._stopper != threading.get_ident():
             return []
         with self._talking:
             self._stopped, self._stopper = True, threading.get_ident()
@@ -407,6 +451,10 @@ class Pool:
                 self._bell.use(Signals(self._words, 0), Patience(0.0))
         try:
             return self._climb(timeout, terminate=terminate)
+        except Exception:
+            if self._cleared:  # by a signal handler, which has closed the fleet under this call
+                return []
+            raise
         finally:
             self._clear_away()
 
@@ -433,26 +481,31 @@ class Pool:
         return [failure for answer in answers for failure in answer.failures] + own
 
     def _clear_away(self) -> None:
-        """Kill what is left and let go of everything; Ctrl-C has to wait for that."""
-        interrupt: KeyboardInterrupt | None = None
-        while True:
+        """Kill what is left and let go of everything; interrupts have to wait for that."""
+        interrupt: BaseException | None = None
+        while not self._cleared:
             try:
-                for handle in self.handles:
-                    handle.bury()
-                for handle in self.handles:
-                    handle.discard()
-                self._bell.drop_signals()
-                self._words = self._infos = None
-                if self._descriptor is not None:
-                    os.close(self._descriptor)
-                    self._descriptor = None
-                break
-            except KeyboardInterrupt as again:
+                with held_signals():
+                    for handle in self.handles:
+                        handle.bury()
+                    for handle in self.handles:
+                        handle.discard()
+                    self._bell.drop_signals()
+                    self._words = self._infos = None
+                    if (descriptor := self._descriptor) is not None:
+                        self._descriptor = None
+                        os.close(descriptor)
+                    self._cleared = True
+            except BaseException as again:
+                if not is_interrupt(again):
+                    raise
                 interrupt = again
         if interrupt is not None:
             raise interrupt
 
     def _ask_to_close(self) -> None:
+        if self.in_doubt:
+            self.settle()
         for handle in self.handles:
             if handle.is_garbled:
                 handle.bury()  # nothing it is told would be understood
@@ -478,11 +531,10 @@ class Pool:
                 if handle.is_over:
                     self._bell.forget(handle)
             with contextlib.suppress(WorkerDied):
-                ready = self._wait(deadline)
-                if not ready:
-                    return
-                for handle, ring in ready:
+                for handle, ring in self._bell.wait(deadline):
                     self._hear(handle, ring)
+            if deadline.has_passed():
+                return
 
     @staticmethod
     def _end(handles: Sequence[WorkerHandle], grace: float) -> None:

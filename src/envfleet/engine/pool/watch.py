@@ -78,9 +78,9 @@ class Watch:
 
     def close(self) -> None:
         """Let go of the descriptor; whether the process has ended cannot be asked any more."""
-        if self._pidfd is not None:
-            os.close(self._pidfd)
-            self._pidfd = None
+        descriptor, self._pidfd = self._pidfd, None
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _has_ended(pid: int) -> bool:

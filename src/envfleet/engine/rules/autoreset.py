@@ -4,10 +4,13 @@ NEXT_STEP   the next ``step`` resets it instead of stepping; reward 0, the actio
 SAME_STEP   it is reset at once; the last observation and info go to ``final_obs``, ``final_info``
 DISABLED    it waits for ``reset``; stepping it is refused before any env moves
 
-An env that raised waits for ``reset`` too, in every mode.
+An env that raised, or that an interrupt may have left a step ahead of others, waits for ``reset``
+too, in every mode.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import numpy as np
 from gymnasium.error import ResetNeeded
@@ -28,9 +31,21 @@ def check_steppable(
         ResetNeeded: naming the envs.
     """
     if _any(failed):
-        _refuse(failed, "raised an error, or Ctrl-C interrupted them")
+        _refuse(failed, "raised an error")
     if mode == AutoresetMode.DISABLED and (_any(terminated) or _any(truncated)):
         _refuse(terminated | truncated, "ended their episode and autoreset_mode is DISABLED")
+
+
+def refuse_interrupted(envs: Collection[int]) -> None:
+    """Refuse to step envs that an interrupt may have left a step ahead of, or behind, the others.
+
+    Raises:
+        ResetNeeded: naming the envs.
+    """
+    raise ResetNeeded(
+        f"envs {name_envs(sorted(envs))} were interrupted by an exception from a signal handler "
+        "(Ctrl-C, for example): reset them first. No env was stepped."
+    )
 
 
 def _any(flags: Flags) -> bool:

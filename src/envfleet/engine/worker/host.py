@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from envfleet.engine.arena.views import ObservationWriter, Views
 from envfleet.engine.failures import Failure
+from envfleet.engine.interrupts import raise_interrupt
 from envfleet.engine.messages import Outcome, Renew
 from envfleet.engine.rules.seeding import ResetPlan
 from envfleet.engine.rules.spaces import Structure
@@ -81,8 +82,8 @@ class EnvHost:
         self._same_step = autoreset_mode == AutoresetMode.SAME_STEP
         self._next_step = autoreset_mode == AutoresetMode.NEXT_STEP
         self.caught: tuple[type[BaseException], ...] = (Exception, SystemExit)
-        """What counts as a failure of an env. In the caller's own process KeyboardInterrupt does
-        not: it is the user's."""
+        """What counts as a failure of an env. In the caller's own process KeyboardInterrupt, and
+        whatever else a signal handler has raised, does not: it is the user's."""
         self.envs: list[gymnasium.Env[Any, Any]] = []
         self._due: list[bool] = []  # something else takes the place of the next step:
         self._cut_off: set[int] = set()  # the report of a lost episode, or else an autoreset
@@ -112,7 +113,7 @@ class EnvHost:
             try:
                 self.envs.append(self._make(i))
             except self.caught as error:
-                outcome.failures.append(Failure.capture(self.first + i, "construct", error))
+                outcome.failures.append(self._failure(self.first + i, "construct", error))
                 self.close()
                 self.envs.clear()
                 return outcome
@@ -268,8 +269,8 @@ class EnvHost:
             self._rewards[:] = rewards
             if self._writer.write_all(observations):
                 return
-        except Exception:  # noqa: BLE001, S110 - found out below, env by env
-            pass
+        except Exception as error:  # noqa: BLE001 - found out below, env by env
+            raise_interrupt(error)
         for i, (observation, reward) in enumerate(zip(observations, rewards, strict=True)):
             try:
                 self._rewards[i] = reward
@@ -279,8 +280,14 @@ class EnvHost:
                 self._fail(i, "step", error, outcome)
 
     def _fail(self, i: int, phase: str, error: BaseException, outcome: Outcome) -> None:
+        outcome.failures.append(self._failure(self.first + i, phase, error))
         self._failed[i] = True
-        outcome.failures.append(Failure.capture(self.first + i, phase, error))
+
+    def _failure(self, env: int, phase: str, error: BaseException) -> Failure:
+        """The failure of an env; in the caller's process, what a signal handler raised is none."""
+        if BaseException not in self.caught:
+            raise_interrupt(error)
+        return Failure.capture(env, phase, error)
 
     def call(
         self, env_ids: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -315,7 +322,7 @@ class EnvHost:
             try:
                 result = one(env - self.first)
             except self.caught as error:
-                outcome.failures.append(Failure.capture(env, phase, error))
+                outcome.failures.append(self._failure(env, phase, error))
             results.append(result)
         return outcome
 
@@ -370,7 +377,8 @@ def _own_copy(info: dict[str, Any]) -> dict[str, Any]:
     """A copy that the env's reset cannot change; shallow where something in it resists copying."""
     try:
         return deepcopy(info)
-    except Exception:  # noqa: BLE001 - an env's objects may raise anything
+    except Exception as error:  # noqa: BLE001 - an env's objects may raise anything
+        raise_interrupt(error)
         return dict(info)
 
 

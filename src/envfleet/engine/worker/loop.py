@@ -23,6 +23,7 @@ from envfleet.engine.messages import (
     Close,
     Command,
     Outcome,
+    Settle,
     decode_command,
     dumps,
     encode_number,
@@ -101,6 +102,10 @@ class _Worker:
                 return
 
     def _obey(self, command: Command) -> Outcome:
+        if isinstance(command, Settle):
+            if self._board is not None:
+                self._board.forget()
+            return Outcome()
         if not isinstance(command, Attach):
             return self.servant.obey(command)
         descriptor = self._wire.receive_descriptor()

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode
 
 from envfleet.engine.arena.views import private_views, shared_views
 from envfleet.engine.failures import Failure
+from envfleet.engine.interrupts import raise_interrupt
 from envfleet.engine.messages import (
     Attach,
     Call,
@@ -62,6 +63,7 @@ class Servant:
             if not outcome.failures:
                 outcome.results = [self.host.describe()]
         except Exception as error:  # noqa: BLE001 - imports and a user's class may raise anything
+            raise_interrupt(error)
             outcome = Outcome(failures=[Failure.capture(first, "construct", error)])
         return outcome
 

@@ -1,0 +1,345 @@
+"""Exceptions that signal handlers raise, at any moment: rows of one step, or an error; no mixture.
+
+Time-outs by SIGALRM, ``sys.exit`` in a SIGTERM handler and pytest-timeout all work that way.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+
+import numpy as np
+import pytest
+from gymnasium.error import ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
+
+import envfleet
+from envfleet.testing import FaultEnv
+
+ENVS = 6
+ALARMS = 250
+"""Per test: there are dozens of tests."""
+
+
+# Python itself drops what a handler raises in a weak reference's callback; the alarm comes again.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+class Alarm(Exception):  # noqa: N818 - what a user's time-out might be called
+    """Raised by a signal handler, and by nobody else."""
+
+
+class AlarmTimeout(Alarm, TimeoutError):  # noqa: N818
+    """An OSError, as a pipe that has ended raises."""
+
+
+class AlarmValue(Alarm, ValueError):  # noqa: N818
+    """What an observation of a wrong shape raises."""
+
+
+class Telling(FaultEnv):
+    """Tells its step count as an info too, beside a long array if it is asked to."""
+
+    def __init__(self, length=0):
+        super().__init__()
+        self.blob = np.zeros(length)
+
+    def step(self, action):
+        observation, reward, terminated, truncated, _ = super().step(action)
+        info = {"count": self.episode_steps}
+        if len(self.blob):
+            info["blob"] = self.blob + self.episode_steps
+        return observation, reward, terminated, truncated, info
+
+    def count(self):
+        return self.episode_steps
+
+
+def small():
+    return Telling()
+
+
+def large():
+    return Telling(20_000)
+
+
+class Alarms:
+    """Alarms that come soon after they are asked for, and again until they are called off."""
+
+    def __init__(self, rng, errors=(Alarm, AlarmTimeout, AlarmValue), handler=None):
+        self.rng, self.errors = rng, errors
+        self.is_on = False
+        self.handler = handler or self.ring
+
+    def ring(self, *_):
+        if self.is_on:
+            raise self.rng.choice(self.errors)
+
+    def __enter__(self):
+        self.before = signal.signal(signal.SIGALRM, self.handler)
+        return self
+
+    def soon(self, mean=0.001):
+        self.is_on = True
+        signal.setitimer(signal.ITIMER_REAL, self.rng.expovariate(1 / mean) + 1e-6, 0.1)
+
+    def off(self):
+        self.is_on = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def __exit__(self, *_):
+        self.off()
+        signal.signal(signal.SIGALRM, self.before)
+
+
+def interrupt(fleet, alarms):
+    """Go on with some operation until an alarm interrupts it."""
+    operation = alarms.rng.choice(["step", "step", "reset", "call"])
+    try:
+        alarms.soon()
+        while True:
+            if operation == "step":
+                fleet.step([1] * ENVS)
+            elif operation == "reset":
+                fleet.reset(seed=1)
+                fleet.step([1] * ENVS)
+            else:
+                fleet.call("count")
+    except Alarm:
+        alarms.off()
+
+
+def next_answer(fleet, seen):
+    """What a program that has caught the alarm sees next: counts by env, told in two ways."""
+    if hasattr(fleet, "step_wait"):
+        with contextlib.suppress(NoAsyncCallError):
+            answer = fleet.step_wait(timeout=10)
+            seen["pending step"] += 1
+            return answer
+        with contextlib.suppress(NoAsyncCallError):
+            fleet.call_wait(timeout=10)
+            seen["pending call"] += 1
+        with contextlib.suppress(NoAsyncCallError):
+            fleet.reset_wait(timeout=10)
+            seen["pending reset"] += 1
+    try:
+        answer = fleet.step([1] * ENVS)
+        seen["whole"] += 1
+    except ResetNeeded:
+        observations, _ = fleet.reset()
+        assert observations[:, 1].tolist() == [0] * ENVS
+        answer = fleet.step([1] * ENVS)
+        assert answer[0][:, 1].tolist() == [1] * ENVS
+        seen["reset"] += 1
+    return answer
+
+
+def check(answer):
+    observations, _, _, _, infos = answer
+    (count,) = set(observations[:, 1].tolist())
+    assert infos["count"].tolist() == [count] * ENVS
+    if "blob" in infos:
+        assert all((blob == count).all() for blob in infos["blob"])
+
+
+def torment(build, rounds=ALARMS):
+    """Alarm after alarm; returns how often the fleet was found in which state."""
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    seen = collections.Counter()
+    fleet = build()
+    fleet.reset()
+    with Alarms(rng) as alarms:
+        for _ in range(rounds):
+            interrupt(fleet, alarms)
+            try:
+                check(next_answer(fleet, seen))
+            except envfleet.FleetBroken:
+                seen["broken"] += 1
+                fleet.close(timeout=10)
+                fleet = build()
+                fleet.reset()
+    check(fleet.step([1] * ENVS))
+    pids = [process.pid for process in getattr(fleet, "processes", ())]
+    fleet.close(timeout=10)
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    print(dict(seen))
+    return seen
+
+
+OPTIONS = {
+    "plain": {},
+    "caller": {"caller_steps": True},
+    "pipes": {"shared_memory": False},
+    "restart": {"on_failure": "restart", "restarts": (10**6, 60.0)},
+}
+
+
+@pytest.mark.parametrize("env", [small, large])
+@pytest.mark.parametrize(
+    "options", [pytest.param(o, marks=pytest.mark.full if o != "plain" else ()) for o in OPTIONS]
+)
+def test_an_alarm_at_any_moment_never_leaves_some_envs_a_step_ahead(options, env):
+    seen = torment(
+        lambda: envfleet.ProcessVectorEnv(
+            [env] * ENVS, context="fork", workers=3, **OPTIONS[options]
+        )
+    )
+    assert seen["reset"] > 0
+    assert seen["broken"] < ALARMS / 2
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+@pytest.mark.parametrize("env", [small, large])
+def test_the_same_under_the_other_start_methods(env, context):
+    torment(lambda: envfleet.ProcessVectorEnv([env] * ENVS, context=context, workers=3))
+
+
+@pytest.mark.parametrize("env", [small, pytest.param(large, marks=pytest.mark.full)])
+def test_the_same_on_the_serial_engine(env):
+    seen = torment(lambda: envfleet.SerialVectorEnv([env] * ENVS))
+    assert seen["reset"] > 0
+
+
+@pytest.mark.parametrize("error", [Alarm, AlarmValue, SystemExit, KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("engine", ["serial", "caller"])
+def test_the_handlers_exception_is_the_callers_and_not_an_envs(engine, error):
+    """Also where it comes while an env of the calling process is in ``step``."""
+
+    class Slow(FaultEnv):
+        def step(self, action):
+            until = time.perf_counter() + 0.02
+            while time.perf_counter() < until:
+                pass
+            return super().step(action)
+
+    if engine == "serial":
+        fleet = envfleet.SerialVectorEnv([Slow] * 2)
+    else:
+        fleet = envfleet.ProcessVectorEnv(
+            [FaultEnv, Slow], context="fork", workers=2, caller_steps=True
+        )
+    fleet.reset()
+    with Alarms(random.Random(1), [error]) as alarms:
+        with pytest.raises(error) as caught:  # noqa: PT012 - it may come early
+            alarms.soon(0.002)
+            fleet.step([1, 1])
+        alarms.off()
+    assert not getattr(caught.value, "__notes__", [])
+    with pytest.raises(ResetNeeded, match="interrupted"):
+        fleet.step([1, 1])
+    assert fleet.reset()[0][:, 1].tolist() == [0, 0]
+    assert fleet.step([1, 1])[0][:, 1].tolist() == [1, 1]
+    fleet.close()
+
+
+@pytest.mark.parametrize("env", [small, pytest.param(large, marks=pytest.mark.full)])
+def test_close_keeps_to_its_time_whatever_interrupts_it(env):
+    rng = random.Random(2)
+    with Alarms(rng) as alarms, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a call is pending
+        for attempt in range(25):
+            fleet = envfleet.ProcessVectorEnv([env] * ENVS, context="fork", workers=3)
+            pids = [process.pid for process in fleet.processes]
+            fleet.reset()
+            interrupt(fleet, alarms)
+            start = time.monotonic()
+            with contextlib.suppress(Alarm):
+                if attempt % 2:
+                    alarms.soon()
+                fleet.close(timeout=5)
+            alarms.off()
+            fleet.close(timeout=5)
+            assert time.monotonic() - start < 20
+            for pid in pids:
+                with pytest.raises(ProcessLookupError):
+                    os.kill(pid, 0)
+
+
+def test_a_handler_may_close_the_fleet_itself():
+    rng = random.Random(3)
+    closed = 0
+    for attempt in range(20):
+        fleet = envfleet.ProcessVectorEnv([small] * ENVS, context="fork", workers=3)
+        fleet.reset()
+
+        def close_and_go_on(*_, fleet=fleet):
+            fleet.close(timeout=5)
+
+        def close_and_leave(*_, fleet=fleet):
+            fleet.close(timeout=5)
+            raise SystemExit(3)
+
+        handler = close_and_leave if attempt % 2 else close_and_go_on
+        with (  # noqa: PT012 - the alarm may come in any of these lines
+            Alarms(rng, handler=handler) as alarms,
+            warnings.catch_warnings(),
+            pytest.raises((SystemExit, ClosedEnvironmentError)) as caught,
+        ):
+            warnings.simplefilter("ignore")  # a call is pending
+            alarms.soon()
+            while True:
+                fleet.step([1] * ENVS)
+        closed += caught.type is ClosedEnvironmentError
+        assert fleet.closed
+    assert closed == 10
+
+
+def test_sys_exit_in_a_sigterm_handler_ends_a_program_at_once():
+    program = """
+    import os, signal, sys, envfleet
+    from envfleet.testing import FaultEnv
+    def build(engine):
+        if engine == "serial":
+            return envfleet.SerialVectorEnv([FaultEnv] * 2)
+        return envfleet.ProcessVectorEnv(
+            [FaultEnv] * 2, context="fork", workers=2, caller_steps=engine == "caller"
+        )
+    fleet = build(sys.argv[1])
+    fleet.reset()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+    print("stepping", flush=True)
+    while True:
+        fleet.step([1, 1])
+    """
+    for engine in ("serial", "process", "caller"):
+        with subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(program), engine],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as running:
+            assert running.stdout.readline() == "stepping\n"
+            running.terminate()
+            assert running.wait(20) == 5
+            assert running.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    "context", ["fork", *(pytest.param(c, marks=pytest.mark.full) for c in ("forkserver", "spawn"))]
+)
+def test_an_alarm_while_a_fleet_is_built_leaves_nothing(context):
+    rng = random.Random(4)
+    built = 0
+    with Alarms(rng) as alarms:
+        for _ in range(15):
+            try:
+                alarms.soon(0.02)
+                fleet = envfleet.ProcessVectorEnv([small] * 2, context=context, workers=2)
+                alarms.off()
+                built += 1
+                fleet.close(timeout=5)
+            except Alarm:
+                alarms.off()
+    assert built < 15
