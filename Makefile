@@ -2,14 +2,22 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test test-faults bench lint format clean
+.PHONY: train test test-oracle test-faults bench lint format clean
 
 # Until CartPole is solved; films, a curve and checkpoints are in runs/CartPole-v1.
 train: .venv/installed
 	$(BIN)/envfleet train CartPole-v1 --preset fast --until-solved --record-every 40000
 
+# In parallel, for tests mostly wait; then, one by one, those that measure the machine.
 test: .venv/installed
-	$(BIN)/python -m pytest --engines=all
+	@failed=0; \
+	$(BIN)/python -m pytest -m "not full and not alone" -n auto --dist worksteal || failed=1; \
+	$(BIN)/python -m pytest -m "alone and not full" || failed=1; \
+	exit $$failed
+
+# The conformance tests on Gymnasium's own engines: is what we compare with what we think it is?
+test-oracle: .venv/installed
+	$(BIN)/python -m pytest tests/test_conformance.py --engines=gymnasium -n auto
 
 test-faults: .venv/installed
 	$(BIN)/python -m pytest tests/faults -m "full or not full" -n 8

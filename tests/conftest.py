@@ -1,10 +1,9 @@
-"""The leak check around every test, and the marks of the conformance tests."""
+"""How the tests are run: how many at once, on which engines, and the leak check around them."""
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import importlib
+import os
 
 import pytest
 
@@ -16,7 +15,8 @@ def pytest_addoption(parser):
         "--engines",
         choices=("ours", "gymnasium", "all"),
         default="ours",
-        help="run the conformance tests on envfleet's engines, on Gymnasium's own, or on both",
+        help="conformance tests on envfleet's engines and all other tests; only the conformance "
+        "tests on Gymnasium's own engines; or both",
     )
 
 
@@ -25,9 +25,16 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "differs(row, on=...): a row of docs/differences.md")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_xdist_auto_num_workers():
+    """For ``-n auto``: tests wait for processes half of the time."""
+    return 2 * len(os.sched_getaffinity(0))
+
+
+def pytest_collection_modifyitems(config, items):
     # A test about other engines than the chosen ones was given no engine at all.
     items[:] = [item for item in items if isinstance(_engine_of(item), str)]
+    if config.getoption("--engines") == "gymnasium":
+        items[:] = [item for item in items if _engine_of(item).startswith("gymnasium-")]
     for item in items:
         engine = _engine_of(item)
         if not engine.startswith("gymnasium-"):
@@ -56,19 +63,17 @@ def _warm_up():
     process.start()
     process.join()
     mp.Array("d", 1)  # the heap that Gymnasium's shared memory comes from
-    # What is imported stays: looking through it in every gc.collect() would take most of the time.
-    for name in ("torch", "cv2", "moviepy", "gymnasium.wrappers.vector"):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def _no_leaks(_warm_up, request):
     """Nothing that a test starts or opens outlives it; Gymnasium's own engines are not asked."""
-    if _engine_of(request.node).startswith("gymnasium-"):
+    is_theirs = _engine_of(request.node).startswith("gymnasium-")
+    if is_theirs or request.node.get_closest_marker("pure"):
         yield
         return
+    # What is here now stays: looking through it in every gc.collect() would take most of the time.
+    gc.collect()
+    gc.freeze()
     with assert_no_leaks():
         yield

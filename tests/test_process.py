@@ -25,15 +25,9 @@ from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 import envfleet
 from envfleet.testing import SpaceEnv
 from fleet_envs import CounterEnv
+from waiting import wait_until
 
 Fleet = partial(envfleet.ProcessVectorEnv, context="fork", workers=2)
-
-
-def wait_until(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 # Workers

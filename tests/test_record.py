@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 import warnings
 from functools import partial
 from pathlib import Path
@@ -35,6 +34,7 @@ from envfleet.record.overlay import prepare
 from envfleet.record.timing import GifClock, gif_stride
 from envfleet.record.writers import GifWriter, open_writer
 from rollout_envs import ENGINES
+from waiting import wait_until
 
 
 class Screen(gym.Env):
@@ -433,13 +433,6 @@ def test_what_does_not_render_is_refused_before_anything_runs(tmp_path):
 
 
 # The encoder in trouble
-
-
-def wait_until(true, seconds=20.0):
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
 
 
 def test_training_does_not_wait_for_a_stopped_encoder(tmp_path, caplog):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,6 +63,21 @@ def test_a_process_that_stays_is_found():
     with pytest.raises(AssertionError, match="process"), assert_no_leaks(patience=0.1):
         kept.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
     kept[0].communicate()
+
+
+def test_shared_memory_that_nobody_uses_is_found_and_that_of_others_is_theirs():
+    entry = Path("/dev/shm") / f"envfleet-test-{os.getpid()}"
+    # The shell is gone when this returns, so its child does not descend from us.
+    hold = f"exec 3<>{entry}; sleep 3600 >/dev/null 2>&1 & echo $!"
+    try:
+        with assert_no_leaks(patience=0.1):
+            done = subprocess.run(["sh", "-c", hold], capture_output=True, text=True, check=True)
+    finally:
+        os.kill(int(done.stdout), signal.SIGKILL)
+        entry.unlink()
+    with pytest.raises(AssertionError, match=entry.name), assert_no_leaks(patience=0.1):
+        entry.touch()
+    entry.unlink()
 
 
 def test_a_fleet_in_use_is_a_leak_and_a_closed_one_is_not(no_leaks):  # noqa: F811

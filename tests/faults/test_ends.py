@@ -19,6 +19,7 @@ from gymnasium.error import ClosedEnvironmentError
 import envfleet
 from envfleet.engine.pool.watch import Watch
 from envfleet.testing import Fault, FaultEnv
+from waiting import wait_until
 
 Fleet = partial(envfleet.ProcessVectorEnv, context="fork", workers=2)
 METHODS = ["fork", "forkserver", "spawn"]
@@ -43,13 +44,6 @@ class GilHolder(Starter):
     def step(self, action):
         ctypes.PyDLL(None).pause()
 """
-
-
-def wait_until(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def gone(pids):
@@ -105,7 +99,7 @@ def test_the_callers_death_ends_workers_and_what_their_envs_started(tmp_path, en
     bystander, *pids = (int(pid) for pid in program.stdout.readline().split())
     assert len(pids) == 6
     program.stdout.close()
-    wait_until(lambda: gone(pids), 5.0)
+    wait_until(lambda: gone(pids))
     assert psutil.pid_exists(bystander)
     os.kill(bystander, signal.SIGKILL)
     assert program.stderr.read() == ""

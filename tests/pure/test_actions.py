@@ -11,6 +11,8 @@ from nested import PROPERTY, nested_spaces, same
 from envfleet.engine.rules.actions import action_columns
 from envfleet.engine.rules.spaces import Structure
 
+pytestmark = pytest.mark.pure
+
 ARM = spaces.Dict(
     {
         "arm": spaces.Tuple((spaces.Box(0, 9, (2,), np.uint8), spaces.Text(3))),

@@ -11,6 +11,8 @@ from nested import PROPERTY
 from envfleet.engine.rules.autoreset import check_steppable
 from envfleet.errors import name_envs
 
+pytestmark = pytest.mark.pure
+
 NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 FLAGS = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=6)
 

@@ -7,6 +7,8 @@ from envfleet.engine.arena.signals import WORDS, Signals, Sleep
 from envfleet.engine.rules.choice import Measurement, choose
 from envfleet.engine.spin import LONGEST, Patience
 
+pytestmark = pytest.mark.pure
+
 
 def computing(step, size=16):
     return Measurement(0.01, step, step, 0.0, size)

@@ -21,6 +21,8 @@ from envfleet.errors import (
     name_exit,
 )
 
+pytestmark = pytest.mark.pure
+
 ERRORS = [
     EnvfleetError("text"),
     EnvError(3, "step", "KeyError", "'a'", "Traceback: ..."),

@@ -31,6 +31,8 @@ from envfleet.engine.rules.seeding import ResetPlan
 from envfleet.engine.rules.spaces import Structure
 from envfleet.errors import EnvError, ObservationMismatch
 
+pytestmark = pytest.mark.pure
+
 PLACE = " (worker 1)"
 
 

@@ -15,6 +15,8 @@ from envfleet.engine.arena.board import ROOM, Board
 from envfleet.engine.rules.infos import merge_infos
 from envfleet.engine.rules.packing import join_infos, pack_infos, unpack_infos
 
+pytestmark = pytest.mark.pure
+
 KEYS = st.sampled_from(["reward", "episode", "final_info", "final_obs", "x"])
 NUMBERS = ["i1", "i8", "u8", "f2", "f4", "f8", "c8", "c16"]
 

@@ -11,6 +11,8 @@ from nested import PROPERTY
 
 from envfleet.engine.rules.seeding import ResetPlan, env_seeds, plan_reset, worker_seeds
 
+pytestmark = pytest.mark.pure
+
 SEEDS = [10, None, 30]
 
 

@@ -12,6 +12,8 @@ from envfleet.engine.pool.cores import _cpu_quota, usable_cores
 from envfleet.engine.pool.starting import split_envs
 from envfleet.engine.rules.waits import BUSY_SHARE, is_waiting
 
+pytestmark = pytest.mark.pure
+
 
 def test_envs_wait_if_they_use_little_cpu_and_give_it_up_freely():
     def verdict(cpu, switches):

@@ -14,6 +14,8 @@ from nested import FIXED, LOOSE, PROPERTY, nested_spaces, same
 
 from envfleet.engine.rules.spaces import Structure, StructureError, fit
 
+pytestmark = pytest.mark.pure
+
 INTEGERS = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"]
 CAMERA = spaces.Dict({"camera": spaces.Tuple((spaces.Box(0, 1, (2,)), spaces.Text(3)))})
 

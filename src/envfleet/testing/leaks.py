@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -24,8 +25,9 @@ def assert_no_leaks(patience: float = 5.0) -> Iterator[None]:
     """Fail if the block leaves a process, a descriptor, a thread or an entry of /dev/shm behind.
 
     What multiprocessing starts once per program (its fork server and resource tracker) does not
-    count as a process; their descriptors do, the first time. Objects that are still referenced are
-    not collected: let go of a fleet inside the block, or close it.
+    count as a process; their descriptors do, the first time. An entry of /dev/shm that only other
+    programs use is theirs. Objects that are still referenced are not collected: let go of a fleet
+    inside the block, or close it.
 
     Args:
         patience: seconds that what is on its way out may take.
@@ -70,7 +72,9 @@ class Snapshot:
         """What is here and was not before, in words."""
         found = [f"process {pid}" for pid in self.children - before.children]
         found += [f"descriptor {fd}" for fd in self.descriptors - before.descriptors]
-        found += [f"shared memory {name}" for name in self.shared_memory - before.shared_memory]
+        entries = self.shared_memory - before.shared_memory
+        if entries:
+            found += [f"shared memory {name}" for name in entries - _used_by_others_only(entries)]
         if self.threads > before.threads:
             found.append(f"{self.threads - before.threads} threads")
         return found
@@ -89,6 +93,31 @@ def _shared_memory() -> Iterator[str]:
     for path in Path("/dev/shm").glob("*"):  # noqa: S108 - looked at, not written to
         if not path.name.startswith("sem."):
             yield path.name
+
+
+def _used_by_others_only(entries: frozenset[str]) -> set[str]:
+    """Which entries of /dev/shm only processes have open or mapped that do not descend from us.
+
+    The folder is the machine's. An entry that nobody uses counts as ours: whoever left it is gone.
+    """
+    ours = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    users: dict[str, set[bool]] = {}
+    for process in psutil.process_iter():
+        for path in _paths_in_use(process.pid):
+            folder, _, name = path.rpartition("/")
+            if folder == "/dev/shm" and name in entries:  # noqa: S108 - looked at only
+                users.setdefault(name, set()).add(process.pid in ours)
+    return {name for name, who in users.items() if who == {False}}
+
+
+def _paths_in_use(pid: int) -> Iterator[str]:
+    folder = Path(f"/proc/{pid}")
+    with contextlib.suppress(OSError):  # it is gone by now, or another user's
+        for line in (folder / "maps").read_text().splitlines():
+            if "/" in line:
+                yield line[line.index("/") :]
+        for link in (folder / "fd").iterdir():
+            yield str(link.readlink())
 
 
 def _is_helper(command: str) -> bool:
