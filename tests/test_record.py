@@ -501,12 +501,14 @@ envs.close()
 envs = envfleet.ProcessVectorEnv([lambda: Screen(length=10**9)] * 2, workers=2, context="fork")
 recorder = envfleet.Recorder({folder!r}, [0, 1], max_frames=None, format={suffix!r})
 collector = envfleet.Collector(envs, Coin(), 10, recorder=recorder)
-told = False
+while collector.total_steps < 200:
+    collector.collect()
+while recorder._feed._bytes:
+    time.sleep(0.01)
+print("running", flush=True)
 while True:
     collector.collect()
     time.sleep(0.1)
-    if collector.total_steps >= 200 and not recorder._feed._bytes and not told:
-        told = not print("running", flush=True)
 """
 
 

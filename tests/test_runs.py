@@ -322,16 +322,19 @@ def test_training_goes_on_while_workers_are_killed(tmp_path):
     options = RunOptions(on_failure="restart", stop_at=475.0)
     kills, over = [], threading.Event()
 
-    def kill(envs):
-        """Each worker every two seconds, and none twice."""
-        while not over.wait(2.0):
-            for process in envs.processes:
-                if process.pid not in kills:
-                    os.kill(process.pid, signal.SIGKILL)
-                    kills.append(process.pid)
+    def kill(collector):
+        """Every worker once in 10,000 steps; 100 episodes of 475 are more than four times that."""
+        due = 10_000
+        while not over.wait(0.01):
+            if collector.total_steps >= due:
+                due += 10_000
+                for process in collector.envs.processes:
+                    if process.pid not in kills:
+                        os.kill(process.pid, signal.SIGKILL)
+                        kills.append(process.pid)
 
     with Run.start(tmp_path, config, options) as run:
-        killer = threading.Thread(target=kill, args=(run.collector.envs,))
+        killer = threading.Thread(target=kill, args=(run.collector,))
         killer.start()
         try:
             assert run.train()
