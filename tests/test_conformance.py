@@ -814,7 +814,7 @@ class Sleeper(CounterEnv):
     def nap(self):
         import time  # noqa: PLC0415
 
-        time.sleep(0.3)
+        time.sleep(1.0)
 
     def reset(self, **kwargs):
         self.nap()
@@ -828,7 +828,7 @@ class Sleeper(CounterEnv):
 @only_processes
 @differs("late-reply", on=("async",))
 def test_a_late_reply_is_never_served_as_new(build):
-    fleet = build([CounterEnv, partial(CounterEnv, sleep=0.3)])
+    fleet = build([CounterEnv, partial(CounterEnv, sleep=1.0)])
     fleet.reset()
     fleet.step_async([0, 0])
     with pytest.raises(multiprocessing.TimeoutError):
@@ -840,7 +840,7 @@ def test_a_late_reply_is_never_served_as_new(build):
 @only_processes
 @differs("wait-again", on=("async",))
 def test_a_call_that_timed_out_may_be_waited_for_again(build):
-    fleet = build([CounterEnv, partial(CounterEnv, sleep=0.3)])
+    fleet = build([CounterEnv, partial(CounterEnv, sleep=1.0)])
     fleet.reset()
     fleet.step_async([0, 0])
     with pytest.raises(multiprocessing.TimeoutError):

@@ -286,7 +286,7 @@ def test_every_env_of_a_failed_start_is_closed(tmp_path):
 
 
 def slow_second(**kwargs):
-    return Fleet([CounterEnv, partial(CounterEnv, sleep=0.3)], **kwargs)
+    return Fleet([CounterEnv, partial(CounterEnv, sleep=1.5)], **kwargs)
 
 
 def test_a_time_out_names_the_late_envs_and_leaves_the_call_pending():
@@ -294,7 +294,7 @@ def test_a_time_out_names_the_late_envs_and_leaves_the_call_pending():
         fleet.reset()
         fleet.step_async([0, 0])
         with pytest.raises(envfleet.WaitTimeout, match=r"Late envs: 1\."):
-            fleet.step_wait(timeout=0.01)
+            fleet.step_wait(timeout=0.5)
         for busy in (
             lambda: fleet.step_async([0, 0]),
             lambda: fleet.call("tag"),
@@ -311,18 +311,18 @@ def test_a_masked_reset_after_a_time_out_keeps_what_came_in_time(shared_memory):
         fleet.reset()
         fleet.step_async([0, 0])
         with pytest.raises(envfleet.WaitTimeout):
-            fleet.step_wait(timeout=0.05)
+            fleet.step_wait(timeout=0.5)
         observations, _ = fleet.reset(options={"reset_mask": np.array([False, True])})
         assert observations.tolist() == [[1, 1], [2, 0]]
 
 
 def test_a_failure_in_a_call_that_timed_out_is_not_forgotten():
-    fns = [partial(CounterEnv, fail_at=1), partial(CounterEnv, sleep=0.3)]
+    fns = [partial(CounterEnv, fail_at=1), partial(CounterEnv, sleep=1.5)]
     with Fleet(fns) as fleet:
         fleet.reset()
         fleet.step_async([0, 0])
         with pytest.raises(envfleet.WaitTimeout):
-            fleet.step_wait(timeout=0.05)
+            fleet.step_wait(timeout=0.5)
         fleet.reset(options={"reset_mask": np.array([False, True])})
         with pytest.raises(ResetNeeded, match="envs 0 raised"):
             fleet.step([0, 0])

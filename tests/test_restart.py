@@ -181,7 +181,7 @@ def test_an_error_in_call_is_raised_and_nothing_is_restarted(tmp_path):
 
 @pytest.mark.parametrize("kind", ["hang", "hang-stubbornly", "sigstop"])
 def test_a_step_that_takes_too_long_is_a_failure(tmp_path, kind):
-    with planned(tmp_path, "step", kind, step_timeout=0.3) as fleet:
+    with planned(tmp_path, "step", kind, step_timeout=1.5) as fleet:
         fleet.reset(seed=1)
         _, _, _, truncated, infos = fleet.step([1] * 4)
         assert restarted(infos) == truncated.tolist() == [True, True, False, False]
@@ -595,12 +595,12 @@ def test_a_worker_that_dies_during_another_ones_repair_is_replaced_once(tmp_path
 def test_a_slow_call_is_not_taken_for_a_late_step():
     class Slow(FaultEnv):
         def think(self):
-            time.sleep(0.6)
+            time.sleep(2.5)
 
-    with Fleet([Slow] * 2, step_timeout=0.2) as fleet:
+    with Fleet([Slow] * 2, step_timeout=1.0) as fleet:
         fleet.reset()
         fleet.step([1, 1])
-        time.sleep(0.3)
+        time.sleep(1.2)
         fleet.call_async("think")
         with pytest.raises(envfleet.WaitTimeout):
             fleet.call_wait(timeout=0.1)
@@ -656,7 +656,7 @@ def test_ctrl_c_during_a_restart_leaves_the_fleet_broken_and_closable(tmp_path):
 
 
 def test_a_reset_after_a_time_out_does_not_wait_for_a_hung_step(tmp_path):
-    with planned(tmp_path, "step", "hang", step_timeout=0.5) as fleet:
+    with planned(tmp_path, "step", "hang", step_timeout=1.5) as fleet:
         fleet.reset()
         fleet.step_async([1] * 4)
         with pytest.raises(envfleet.WaitTimeout):
@@ -671,7 +671,7 @@ def test_a_hang_while_an_env_is_renewed_is_a_failure_too(tmp_path):
         "reset": Fault("hang", once=str(tmp_path / "reset")),
     }
     (tmp_path / "reset").touch()
-    options = {"autoreset_mode": "SameStep", "step_timeout": 0.5}
+    options = {"autoreset_mode": "SameStep", "step_timeout": 1.5}
     with Fleet([partial(FaultEnv, fatal), FaultEnv], **options) as fleet:
         fleet.reset()
         (tmp_path / "reset").unlink()

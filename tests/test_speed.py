@@ -176,7 +176,7 @@ class FloatTeller(gym.Env):
 
     def step(self, action):
         self.steps += 1
-        time.sleep(0.3 * action)
+        time.sleep(1.0 * action)
         info = {"x": self.np_random.random(), "y": np.float32(self.np_random.random())}
         if self.steps % 5 == 0:
             info["z"] = self.steps
@@ -267,6 +267,7 @@ def test_a_bad_number_of_threads_is_refused(count):
 # The choice
 
 
+@pytest.mark.alone
 def test_auto_measures_once_says_why_and_logs_one_line(caplog):
     auto._known.clear()
     caplog.set_level(logging.INFO, logger="envfleet")
@@ -283,6 +284,7 @@ def test_auto_measures_once_says_why_and_logs_one_line(caplog):
     ] * 2
 
 
+@pytest.mark.alone
 def test_auto_gives_envs_that_wait_a_worker_each():
     with envfleet.make(partial(CounterEnv, sleep=0.005), 16) as envs:
         assert (envs.plan.backend, envs.plan.workers) == ("process", 16)

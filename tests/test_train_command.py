@@ -25,6 +25,7 @@ from envfleet.track.files import FileTracker
 from envfleet.train import checkpoint as checkpoints
 from envfleet.train.run import Run, RunOptions
 from train_envs import QUICK
+from waiting import wait_until
 
 
 def envfleet_command(*words, cwd):
@@ -184,11 +185,32 @@ def test_nobody_listens_to_an_evaluation(trained):
     assert process.wait() == 1
 
 
+@pytest.fixture
+def started(tmp_path):
+    """Starts a run and waits until it has written something to a file; it does not outlive us."""
+    processes = []
+
+    def start(name, *words):
+        command = [sys.executable, "-m", "envfleet", "train", "CartPole-v1", "--name", "a"]
+        command += ["--total-steps", "20000", "--backend", "serial", *words]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        processes.append(subprocess.Popen(command, **pipes, text=True, cwd=tmp_path))
+        folder = tmp_path / "runs/CartPole-v1/a"
+        wait_until(lambda: (folder / name).exists() and (folder / name).stat().st_size)
+        return processes[-1], folder
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_and_the_run_can_be_resumed(tmp_path, number, code):
-    process, folder = started(tmp_path)
+def test_a_signal_saves_and_the_run_can_be_resumed(started, number, code):
+    process, folder = started("metrics.jsonl")
     process.send_signal(number)
-    assert "stopped; go on with: envfleet resume" in process.communicate(timeout=30)[0]
+    assert "stopped; go on with: envfleet resume" in process.communicate(timeout=60)[0]
     assert process.returncode == code
     (saved,) = checkpoints.everyone(folder / "checkpoints")
     assert checkpoints.load(saved).step < 20_000
@@ -197,28 +219,16 @@ def test_a_signal_saves_and_the_run_can_be_resumed(tmp_path, number, code):
     assert checkpoints.everyone(folder / "checkpoints")[-1].name == "step_000000020224"
 
 
-def started(tmp_path, name="metrics.jsonl", *words):
-    """A run that has written something to this file."""
-    command = [sys.executable, "-m", "envfleet", "train", "CartPole-v1", "--name", "a"]
-    command += ["--total-steps", "20000", "--backend", "serial", *words]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command, **pipes, text=True, cwd=tmp_path)
-    folder = tmp_path / "runs/CartPole-v1/a"
-    end = time.monotonic() + 30
-    while not (folder / name).exists() or not (folder / name).stat().st_size:
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    return process, folder
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_the_second_signal_ends_at_once(tmp_path, number, code):
-    process, folder = started(tmp_path, "config.json", "--epochs", "1000000")
-    end = time.monotonic() + 30
-    while process.poll() is None:  # the first one waits for the end of an update
-        assert time.monotonic() < end
+def test_the_second_signal_ends_at_once(started, number, code):
+    process, folder = started("config.json", "--epochs", "1000000")
+
+    def ends():  # the first one waits for the end of an update
         process.send_signal(number)
         time.sleep(0.1)
+        return process.poll() is not None
+
+    wait_until(ends)
     assert process.returncode in (code, -number)  # it may come before there is somebody to hear it
     assert process.communicate()[1] == ("interrupted\n" if code == 130 else "")
     assert not (folder / "checkpoints").exists()

@@ -216,7 +216,7 @@ def test_a_stopped_worker_that_goes_on_later_is_not_believed():
     os.kill(process.pid, signal.SIGSTOP)
     fleet.step_async([1, 1])
     with pytest.raises(envfleet.WaitTimeout, match=r"Late envs: 1\."):
-        fleet.step_wait(timeout=0.2)
+        fleet.step_wait(timeout=1.0)
     fleet.reset_async()
     with pytest.raises(envfleet.WaitTimeout):
         fleet.reset_wait(timeout=0.2)
@@ -238,6 +238,7 @@ def test_close_without_a_limit_does_not_wait_for_a_stuck_worker(stuck):
     assert gone(pids)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("stuck", ["hang", "hang-stubbornly", "sigstop"])
 def test_close_with_a_limit_keeps_to_it(stuck):
     fleet = Fleet([FaultEnv, partial(FaultEnv, {"close": Fault(stuck)})])

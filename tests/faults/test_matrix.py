@@ -225,7 +225,7 @@ def check_hang(scene):
     scene.prepare(fleet)
     if scene.cell.phase != "close":
         with pytest.raises(envfleet.WaitTimeout, match="Late envs: ") as caught:
-            scene.act(fleet, timeout=0.3)
+            scene.act(fleet, timeout=1.0)
         shard = range(scene.worker * scene.cell.shard, (scene.worker + 1) * scene.cell.shard)
         names = f"{shard[0]}-{shard[-1]}" if len(shard) > 1 else f"{shard[0]}"
         assert f"Late envs: {names}." in str(caught.value)
