@@ -22,6 +22,7 @@ from gymnasium import spaces
 
 import envfleet
 from envfleet.bench.rounds import measure_cell
+from envfleet.cli.main import main
 from envfleet.testing import Fault, FaultEnv, assert_same
 from envfleet.vector import auto
 from fleet_envs import CounterEnv, InfoEnv
@@ -252,7 +253,7 @@ def test_numerical_libraries_get_few_threads_in_a_worker(context, count):
     # Forking after torch has worked warns; that is not the matter here.
     with (
         warnings.catch_warnings(action="ignore"),
-        Fleet([ThreadCounter] * 2, context=context, worker_threads=count) as fleet,
+        Fleet([ThreadCounter], context=context, worker_threads=count) as fleet,
     ):
         assert all(max(threads) <= count for threads in fleet.call("threads"))
     assert dict(os.environ) == before
@@ -388,10 +389,13 @@ def test_bench_prints_a_table_and_writes_figures_and_a_picture(tmp_path):
         (["--rounds", "0"], "must be 1 or more"),
     ],
 )
-def test_bench_refuses_what_it_does_not_know(arguments, text):
-    done = envfleet_bench(*arguments)
-    assert done.returncode == 2
-    assert text in done.stderr
+def test_bench_refuses_what_it_does_not_know(arguments, text, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.setattr(sys, "argv", ["envfleet", "bench", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert text in capsys.readouterr().err
 
 
 def test_an_engine_that_returns_other_numbers_is_found_out(tmp_path):

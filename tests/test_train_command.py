@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from envfleet.cli.main import main
 from envfleet.cli.train import Eval, Record, Resume, Train
 from envfleet.track.files import FileTracker
 from envfleet.train import checkpoint as checkpoints
@@ -58,13 +59,14 @@ def test_training_leaves_a_folder_to_look_at(trained):
     assert list((trained / "renders").glob("render_*.gif"))
 
 
-def test_a_run_is_evaluated_and_filmed(trained):
-    done = envfleet_command("eval", trained, "--episodes", 5, "--json", cwd=trained)
-    result = json.loads(done.stdout)
+def test_a_run_is_evaluated_and_filmed(trained, capsys, monkeypatch):
+    monkeypatch.chdir(trained)
+    assert Eval(trained, episodes=5, json=True).run() == 0
+    result = json.loads(capsys.readouterr().out)
     assert len(result["returns"]) == 5
     assert result["mean"] == pytest.approx(np.mean(result["returns"]))
-    done = envfleet_command("record", trained, "--path", "film.mp4", cwd=trained)
-    assert done.stdout == "film.mp4\n"
+    assert Record(trained, path=Path("film.mp4")).run() == 0
+    assert capsys.readouterr().out == "film.mp4\n"
     assert (trained / "film.mp4").stat().st_size > 1000
 
 
@@ -79,14 +81,18 @@ REFUSED = {
 }
 
 
-def test_what_cannot_be_done_is_said_with_exit_code_2(tmp_path):
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    processes = {
-        words: subprocess.Popen([sys.executable, "-m", "envfleet", *words], cwd=tmp_path, **pipes)
-        for words in REFUSED
-    }
-    ends = {words: (*p.communicate(), p.returncode) for words, p in processes.items()}
-    for words, (_, said, code) in ends.items():
+def test_what_cannot_be_done_is_said_with_exit_code_2(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    first, *others = REFUSED
+    done = envfleet_command(*first, cwd=tmp_path)  # a process has an exit code
+    ends = [(first, done.returncode, done.stderr)]
+    for words in others:
+        monkeypatch.setattr(sys, "argv", ["envfleet", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        ends.append((words, end.value.code, capsys.readouterr().err))
+    for words, code, said in ends:
         assert REFUSED[words] in said
         assert "Traceback" not in said
         assert code == 2
@@ -185,30 +191,9 @@ def test_nobody_listens_to_an_evaluation(trained):
     assert process.wait() == 1
 
 
-@pytest.fixture
-def started(tmp_path):
-    """Starts a run and waits until it has written something to a file; it does not outlive us."""
-    processes = []
-
-    def start(name, *words):
-        command = [sys.executable, "-m", "envfleet", "train", "CartPole-v1", "--name", "a"]
-        command += ["--total-steps", "20000", "--backend", "serial", *words]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        processes.append(subprocess.Popen(command, **pipes, text=True, cwd=tmp_path))
-        folder = tmp_path / "runs/CartPole-v1/a"
-        wait_until(lambda: (folder / name).exists() and (folder / name).stat().st_size)
-        return processes[-1], folder
-
-    yield start
-    for process in processes:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_and_the_run_can_be_resumed(started, number, code):
-    process, folder = started("metrics.jsonl")
+def test_a_signal_saves_and_the_run_can_be_resumed(tmp_path, number, code):
+    process, folder = started(tmp_path)
     process.send_signal(number)
     assert "stopped; go on with: envfleet resume" in process.communicate(timeout=60)[0]
     assert process.returncode == code
@@ -219,16 +204,39 @@ def test_a_signal_saves_and_the_run_can_be_resumed(started, number, code):
     assert checkpoints.everyone(folder / "checkpoints")[-1].name == "step_000000020224"
 
 
+def started(tmp_path, name="metrics.jsonl", *words):
+    """A run that has written something to this file."""
+    command = [sys.executable, "-m", "envfleet", "train", "CartPole-v1", "--name", "a"]
+    command += ["--total-steps", "20000", "--backend", "serial", *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, **pipes, text=True, cwd=tmp_path)
+    folder = tmp_path / "runs/CartPole-v1/a"
+    with killed_if_it_fails(process):
+        wait_until(lambda: (folder / name).exists() and (folder / name).stat().st_size)
+    return process, folder
+
+
+@contextlib.contextmanager
+def killed_if_it_fails(process):
+    try:
+        yield
+    except AssertionError:
+        process.kill()
+        process.communicate()
+        raise
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_the_second_signal_ends_at_once(started, number, code):
-    process, folder = started("config.json", "--epochs", "1000000")
+def test_the_second_signal_ends_at_once(tmp_path, number, code):
+    process, folder = started(tmp_path, "config.json", "--epochs", "1000000")
 
     def ends():  # the first one waits for the end of an update
         process.send_signal(number)
         time.sleep(0.1)
         return process.poll() is not None
 
-    wait_until(ends)
+    with killed_if_it_fails(process):
+        wait_until(ends)
     assert process.returncode in (code, -number)  # it may come before there is somebody to hear it
     assert process.communicate()[1] == ("interrupted\n" if code == 130 else "")
     assert not (folder / "checkpoints").exists()
