@@ -19,7 +19,7 @@ from envfleet.record.film import record_agent
 from envfleet.rollout.evaluate import evaluate
 from envfleet.rollout.progress import is_terminal, progress_bar
 from envfleet.track import TensorBoardTracker, Tracker, WandbTracker
-from envfleet.track.files import FolderInUseError
+from envfleet.track.lock import FolderInUseError
 from envfleet.train import checkpoint as checkpoints
 from envfleet.train.config import Schedule, TrainConfig
 from envfleet.train.envs import build_fleet, find_env, kind_of

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import io
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, Self
 
+from envfleet.track.durable import replace, write_all, writing
+from envfleet.track.lock import FolderLock
 
-class FolderInUseError(RuntimeError):
-    """Somebody else writes to the folder."""
+TABLE, LINES, FILMS = "metrics.csv", "metrics.jsonl", "films.jsonl"
 
 
 class FileTracker:
@@ -22,23 +22,32 @@ class FileTracker:
 
     Every row is one write, so that a crash loses none and tears at most the one being written,
     which the next tracker on the folder removes. Keys that come later become columns of the CSV
-    file, empty in the rows before.
+    file, empty in the rows before. Whoever holds the folder's ``lock`` already passes it, and
+    keeps it.
+
+    Raises:
+        FolderInUseError: somebody else writes to the folder.
+        ValueError: the table in it is not as it was written.
     """
 
     project: str | None = None
     run: str | None = None
 
-    def __init__(self, folder: Path | str) -> None:
-        self._folder = Path(folder)
+    def __init__(self, folder: Path | str, *, lock: FolderLock | None = None) -> None:
+        self._folder = Path(folder).absolute()
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._table = self._folder / "metrics.csv"
-        self._lines = self._folder / "metrics.jsonl"
-        self._films = self._folder / "films.jsonl"
-        self._lock = _locked(self._folder)
-        for path in (self._table, self._lines, self._films):
-            _mend(path)
-        self._columns = _head(self._table)
+        self._table = self._folder / TABLE
+        self._lines = self._folder / LINES
+        self._films = self._folder / FILMS
         self._open: dict[Path, int] = {}
+        self._own_lock = FolderLock(self._folder) if lock is None else None
+        try:
+            self._columns = _head(self._table)
+            for path in (self._table, self._lines, self._films):
+                _mend(path)
+        except BaseException:
+            self.close()
+            raise
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """A row with the step and these numbers."""
@@ -53,46 +62,52 @@ class FileTracker:
     def _widen(self, new: list[str]) -> None:
         """Give the table more columns, in a new file that takes the old one's place."""
         rows = _rows(self._table) if self._columns else []
-        self._columns = [*self._columns, *new]
-        padded = [[*row, *[""] * (len(self._columns) - len(row))] for row in rows[1:]]
-        text = "".join(_csv(row) for row in [self._columns, *padded])
-        _rewrite(self._table, [text])
+        columns = [*self._columns, *new]
+        padded = [[*row, *[""] * (len(columns) - len(row))] for row in rows[1:]]
+        text = "".join(_csv(row) for row in [columns, *padded])
+        replace(self._table, text.encode())
+        self._columns = columns
         descriptor = self._open.pop(self._table, None)
         if descriptor is not None:
             os.close(descriptor)
 
     def forget_after(self, step: int) -> None:
-        """Remove the rows of later steps, and films that began there: a run goes on from there."""
-        for path, last in ((self._lines, step), (self._films, step - 1)):
-            if path.exists():
-                lines = path.read_text("utf-8").splitlines(keepends=True)
-                _rewrite(path, [line for line in lines if json.loads(line)["step"] <= last])
-        if self._columns:
-            head, *rows = _rows(self._table)
-            kept = [row for row in rows if int(row[0]) <= step]
-            _rewrite(self._table, [_csv(row) for row in [head, *kept]])
+        """Remove the rows of later steps, and films that began there: a run goes on from there.
+
+        Raises:
+            ValueError: a file is not as it was written; nothing is removed then.
+        """
+        for path, text in rows_until(self._folder, step).items():
+            replace(path, text.encode())
         self._close_files()  # they are other files now
+
+    def sync(self) -> None:
+        """Flush what was written to disk."""
+        for path, descriptor in self._open.items():
+            with writing(path):
+                os.fsync(descriptor)
 
     def film(self, path: Path, step: int) -> None:
         """A line that says where the film is."""
         self._append(self._films, _json({"step": step, "path": str(path)}))
 
     def _append(self, path: Path, text: str) -> None:
-        if path not in self._open:
-            self._open[path] = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        size = os.fstat(self._open[path]).st_size
-        data = text.encode()
-        try:
-            while data:
-                data = data[os.write(self._open[path], data) :]
-        except OSError:
-            os.ftruncate(self._open[path], size)  # no torn row among whole ones
-            raise
+        with writing(path):
+            if path not in self._open:
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+                self._open[path] = os.open(path, flags, 0o666)
+            size = os.fstat(self._open[path]).st_size
+            try:
+                write_all(self._open[path], text.encode())
+            except OSError:
+                os.ftruncate(self._open[path], size)  # no torn row among whole ones
+                raise
 
     def close(self) -> None:
         """Close the files, and let somebody else have the folder."""
         self._close_files()
-        self._lock.close()
+        if self._own_lock is not None:
+            self._own_lock.release()
 
     def _close_files(self) -> None:
         for descriptor in self._open.values():
@@ -106,11 +121,84 @@ class FileTracker:
         self.close()
 
 
-def _rewrite(path: Path, lines: list[str]) -> None:
-    """Put a new file in the place of an old one."""
-    new = path.with_name(f".{path.name}.new")
-    new.write_text("".join(lines), encoding="utf-8", newline="")
-    new.replace(path)
+def rows_until(folder: Path, step: float = math.inf) -> dict[Path, str]:
+    """The files of a folder without the rows of later steps; reads all, and writes nothing.
+
+    Raises:
+        ValueError: one of them is not as it was written; names the file and the line.
+    """
+    kept: dict[Path, str] = {}
+    for name, last in ((LINES, step), (FILMS, step - 1)):
+        path = folder / name
+        if path.exists():
+            kept[path] = "".join(text for at, text in _read_lines(path) if at <= last)
+    path = folder / TABLE
+    if path.exists() and (rows := list(_read_table(path))):
+        kept[path] = "".join(text for at, text in rows if at <= step)
+    return kept
+
+
+def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The step and the text of each line."""
+    for number, line in enumerate(_whole_text(path).split("\n")[:-1], 1):
+        if not line.strip():
+            raise _not_as_written(path, number, "the line is blank")
+        if line.endswith("\r"):
+            raise _not_as_written(path, number, "the line ends with CR LF")
+        try:
+            row = json.loads(line)
+            step = row["step"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise _not_as_written(path, number, "it is no JSON object with a step") from None
+        if type(step) is not int:
+            raise _not_as_written(path, number, f"the step is {step!r}")
+        yield step, line + "\n"
+
+
+def _read_table(path: Path) -> Iterator[tuple[float, str]]:
+    """The step and the text of each row; the head is before all steps."""
+    text = _whole_text(path)
+    reader = csv.reader(io.StringIO(text, newline=""))
+    try:
+        rows = [(reader.line_num, row) for row in reader]
+    except csv.Error as error:
+        raise _not_as_written(path, reader.line_num, str(error)) from None
+    if "\r" in text and text != "".join(_csv(row) for _, row in rows):
+        raise _not_as_written(path, 1, "lines end with CR LF")
+    head = rows[0][1] if rows else ["step"]
+    if not head or head[0] != "step":
+        raise _not_as_written(path, 1, "the first column is not named step")
+    for index, (number, row) in enumerate(rows):
+        if not row:
+            raise _not_as_written(path, number, "the line is blank")
+        if len(row) != len(head):
+            raise _not_as_written(path, number, f"{len(row)} values for {len(head)} columns")
+        if index == 0:
+            yield -math.inf, _csv(row)
+        elif row[0].isascii() and row[0].lstrip("-").isdigit():
+            yield int(row[0]), _csv(row)
+        else:
+            raise _not_as_written(path, number, f"the step is {row[0]!r}")
+
+
+def _whole_text(path: Path) -> str:
+    """A file up to its last complete line."""
+    data = path.read_bytes()
+    try:
+        text = data[: data.rfind(b"\n") + 1].decode()
+    except UnicodeDecodeError as error:
+        number = data.count(b"\n", 0, error.start) + 1
+        raise _not_as_written(path, number, "it is not UTF-8") from None
+    if text.startswith("\ufeff"):
+        raise _not_as_written(path, 1, "the file begins with a byte order mark")
+    return text
+
+
+def _not_as_written(path: Path, line: int, why: str) -> ValueError:
+    return ValueError(
+        f"{path}, line {line}: {why}. Another program has changed the file: restore it, or move it "
+        "away to go on without its rows."
+    )
 
 
 def _mend(path: Path) -> None:
@@ -122,30 +210,16 @@ def _mend(path: Path) -> None:
             os.truncate(path, whole)
 
 
-def _locked(folder: Path) -> TextIO:
-    """A lock on a folder, until the file is closed or the process ends.
-
-    Raises:
-        FolderInUseError: somebody else has it.
-    """
-    file = (folder / ".tracker.lock").open("w")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise FolderInUseError(
-            f"another tracker is writing to {folder}: close it, or choose another folder."
-        ) from None
-    return file
-
-
 def _rows(path: Path) -> list[list[str]]:
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.reader(file))
 
 
 def _head(path: Path) -> list[str]:
-    return next(iter(_rows(path)), []) if path.exists() else []
+    if not path.exists():
+        return []
+    head = next(iter(_read_table(path)), None)
+    return [] if head is None else next(csv.reader(io.StringIO(head[1], newline="")))
 
 
 def _plain(value: Any) -> Any:

@@ -25,7 +25,9 @@ class TensorBoardTracker:
             raise ImportError(
                 "TensorBoardTracker needs tensorboard: pip install 'envfleet[track]'"
             ) from None
-        self._writer: Any = SummaryWriter(str(folder), purge_step=first_step or None)
+        self._writer: Any = SummaryWriter(
+            str(Path(folder).absolute()), purge_step=first_step or None
+        )
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """A point per number; names with a slash are grouped."""

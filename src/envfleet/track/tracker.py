@@ -28,10 +28,17 @@ class Trackers:
     """Several trackers as one; the first one with names gives its own."""
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
-        self._trackers = list(trackers)
-        named = [tracker for tracker in self._trackers if tracker.project and tracker.run]
-        self.project = named[0].project if named else None
-        self.run = named[0].run if named else None
+        self._trackers: list[Tracker] = []
+        self.project: str | None = None
+        self.run: str | None = None
+        for tracker in trackers:
+            self.add(tracker)
+
+    def add(self, tracker: Tracker) -> None:
+        """Tell this one, too, from now on."""
+        self._trackers.append(tracker)
+        if tracker.project and tracker.run and not self.project:
+            self.project, self.run = tracker.project, tracker.run
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Tell all."""
