@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 
@@ -39,6 +42,11 @@ def _main() -> None:
         print(hint, file=sys.stderr)  # noqa: T201
     else:
         commands |= {"train": Train, "resume": Resume, "eval": Eval, "record": Record}
-    sys.path.insert(0, "")  # module:callable may be in the current folder
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name may have letters that it cannot show
+            stream.reconfigure(errors="backslashreplace")
     command = tyro.extras.subcommand_cli_from_dict(commands, prog="envfleet")
+    if getattr(command, "trust", True):
+        with contextlib.suppress(OSError):  # it may be gone
+            sys.path.insert(0, str(Path.cwd()))  # module:callable may be in it
     sys.exit(command.run())

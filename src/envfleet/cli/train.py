@@ -19,14 +19,18 @@ from envfleet.record.film import record_agent
 from envfleet.rollout.evaluate import evaluate
 from envfleet.rollout.progress import is_terminal, progress_bar
 from envfleet.track import TensorBoardTracker, Tracker, WandbTracker
+from envfleet.track.durable import WriteError
 from envfleet.track.lock import FolderInUseError
 from envfleet.train import checkpoint as checkpoints
+from envfleet.train import command
 from envfleet.train.config import Schedule, TrainConfig
 from envfleet.train.envs import build_fleet, find_env, kind_of
+from envfleet.train.folder import RunFolder
 from envfleet.train.plot import draw_curve
 from envfleet.train.policy import Activation
 from envfleet.train.presets import preset
 from envfleet.train.run import Run, RunOptions, make_policy, read_config
+from envfleet.train.trust import check_trust
 
 REFUSALS = (
     ValueError,
@@ -103,13 +107,18 @@ class Train:
     def run(self) -> int:
         """Train; the exit code."""
         try:
+            runs = self.run_dir.absolute()  # now: an env may change the current folder
             config = self._config()
             options = self._options()
             if self.name in (".", "..") or (self.name and Path(self.name).name != self.name):
                 raise ValueError(f"name must be a folder's name without slashes, got {self.name!r}")
-            name = self.name or f"seed{config.seed}_{time.strftime('%Y%m%d-%H%M%S')}"
-            folder = self.run_dir / self.env_id.replace("/", "_").replace(":", "_") / name
-            run = Run.start(folder, config, options, partial(_trackers, self.track, folder))
+            parent = runs / self.env_id.replace("/", "_").replace(":", "_")
+            if self.name:
+                place = RunFolder.claim(parent / self.name)
+            else:
+                name = f"seed{config.seed}_{time.strftime('%Y%m%d-%H%M%S')}"
+                place = RunFolder.claim_new(parent, name)
+            run = Run.start(place, config, options, partial(_trackers, self.track, place.path))
         except REFUSALS as error:
             return _refuse(error)
         return _carry_out(run)
@@ -124,10 +133,7 @@ class Train:
             return preset(self.env_id, "cleanrl", **kind_of(self.env_id))
         if self.preset is not None:
             return preset(self.env_id, self.preset)
-        try:
-            return preset(self.env_id, "zoo")
-        except ValueError:
-            return TrainConfig(env_id=self.env_id)
+        return command.base_config(self.env_id)
 
     def _options(self) -> RunOptions:
         stop_at = None
@@ -157,12 +163,15 @@ class Resume:
     """A folder's name in checkpoints/, or "best"; what came later is removed."""
     track: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Trackers besides the files in the run's folder."""
+    trust: bool = False
+    """Import the env from the module that the run's folder names."""
 
     def run(self) -> int:
         """Train on; the exit code."""
         try:
-            make = partial(_trackers, self.track, self.folder)
-            run = Run.resume(self.folder, make, checkpoint=self.checkpoint)
+            folder = self.folder.absolute()
+            make = partial(_trackers, self.track, folder)
+            run = Run.resume(folder, make, checkpoint=self.checkpoint, trust=self.trust)
         except REFUSALS as error:
             return _refuse(error)
         return _carry_out(run)
@@ -183,13 +192,17 @@ class Eval:
     """Sample actions instead of taking the likeliest."""
     json: bool = False
     """Print one JSON object."""
+    trust: bool = False
+    """Import the env from the module that the run's folder names."""
 
     def run(self) -> int:
         """Evaluate; the exit code."""
         try:
             _check_at_least(1, episodes=self.episodes, num_envs=self.num_envs)
             _check_at_least(0, seed=self.seed)
-            policy, envs, step = _trained(self.folder, self.num_envs, self.checkpoint)
+            policy, envs, step = _trained(
+                self.folder, self.num_envs, self.checkpoint, trust=self.trust
+            )
         except REFUSALS as error:
             return _refuse(error)
         with envs:
@@ -217,18 +230,24 @@ class Record:
     checkpoint: str | None = None
     """By default the last one; "best", or a folder's name in checkpoints/."""
     scale: float = 0.5
+    trust: bool = False
+    """Import the env from the module that the run's folder names."""
 
     def run(self) -> int:
         """Film; the exit code."""
         try:
+            folder = self.folder.absolute()
+            path = None if self.path is None else self.path.absolute()
             _check_at_least(1, episodes=self.episodes, num_envs=self.num_envs)
             _check_at_least(0, seed=self.seed)
             if not self.scale > 0:
                 raise ValueError(f"scale must be above 0, got {self.scale}")
-            policy, envs, step = _trained(self.folder, self.num_envs, self.checkpoint, films=True)
+            policy, envs, step = _trained(
+                folder, self.num_envs, self.checkpoint, trust=self.trust, films=True
+            )
         except REFUSALS as error:
             return _refuse(error)
-        path = self.path or self.folder / "renders" / f"policy_{step}.gif"
+        path = path or folder / "renders" / f"policy_{step}.gif"
         with envs:
             try:
                 record_agent(
@@ -242,7 +261,7 @@ class Record:
                 )
             except (ValueError, OSError) as error:
                 return _refuse(error)
-        print(path, flush=True)  # noqa: T201 - it is what was asked for
+        print(self.path or path, flush=True)  # noqa: T201 - it is what was asked for
         return 0
 
 
@@ -265,20 +284,27 @@ def _trackers(names: tuple[str, ...], folder: Path, step: int) -> list[Tracker]:
 
 
 def _trained(
-    folder: Path, num_envs: int, checkpoint: str | None, *, films: bool = False
+    folder: Path, num_envs: int, checkpoint: str | None, *, trust: bool, films: bool = False
 ) -> tuple[Any, Any, int]:
     """A run's policy, a fleet for it, and the step it was trained to."""
+    folder = folder.absolute()
     config, options = read_config(folder)
+    check_trust(folder, config.env_id, trust=trust)
     path = checkpoints.find(folder / "checkpoints", checkpoint)
     if path is None:
-        raise ValueError(f"{folder} has no checkpoint yet.")
+        raise ValueError(f"{folder} has no checkpoint.")
     saved = checkpoints.load(path)
     backend = "process" if options.on_failure == "restart" else "serial"
     envs = build_fleet(
         config.env_id, num_envs, backend=backend, on_failure=options.on_failure, films=films
     )
-    policy = make_policy(config, envs)
-    policy.load_state_dict(saved.policy)
+    try:
+        policy = make_policy(config, envs)
+        with checkpoints.usable(path):
+            checkpoints.load_policy(policy, saved.policy)
+    except BaseException:
+        envs.close()
+        raise
     return policy.eval(), envs, saved.step
 
 
@@ -286,13 +312,20 @@ def _carry_out(run: Run) -> int:
     """Train, tell how it goes, and draw the curve; 128 and the signal's number if one came."""
     start = time.perf_counter()
     told = _Progress(run.config.total_steps, run.collector.total_steps)
-    with run:
-        with told:
-            finished = run.train(told.tell)
-        steps = run.collector.total_steps
-        window = run.collector.statistics.window
-    draw_curve(run.folder)
-    how = "finished" if finished else "stopped; go on with: envfleet resume"
+    go_on = command.of_run("resume", run.folder, run.config.env_id)
+    try:
+        with run:
+            with told:
+                finished = run.train(told.tell)
+            steps = run.collector.total_steps
+            window = run.collector.statistics.window
+    except WriteError as error:  # a full disk
+        return _refuse(f"{error}; the run has stopped. With room on the disk: {go_on}")
+    try:
+        draw_curve(run.folder)
+    except OSError as error:
+        _say(f"no curve was drawn: {error}")
+    how = "finished" if finished else "stopped"
     seconds = time.perf_counter() - start
     trained = sum(run.seconds.values())
     split = ", ".join(f"{name} {part / trained:.0%}" for name, part in run.seconds.items())
@@ -301,6 +334,8 @@ def _carry_out(run: Run) -> int:
         f"{window.returns.mean:.1f} over the last {window.n} episodes\n"
         f"{trained:.1f} s of training: {split}"
     )
+    if not finished:
+        _say(f"stopped; go on with: {go_on}")
     return 0 if finished else 128 + (run.stopped_by or 0)
 
 
@@ -355,6 +390,6 @@ def _check_at_least(least: int, **values: int) -> None:
             raise ValueError(f"{name} must be {least} or more, got {value}")
 
 
-def _refuse(error: Exception) -> int:
+def _refuse(error: Exception | str) -> int:
     print(error, file=sys.stderr)  # noqa: T201
     return 2

@@ -46,6 +46,13 @@ class FlatAdam:
         return {**tensors, "steps": self._steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with moments from a checkpoint."""
-        self._mean[:], self._square[:] = state["mean"].numpy(), state["square"].numpy()
-        self._steps = state["steps"]
+        """Go on with moments from a checkpoint.
+
+        Raises:
+            ValueError: they are of another number of parameters.
+        """
+        mean, square = state["mean"].numpy(), state["square"].numpy()
+        if not mean.shape == square.shape == self._mean.shape:
+            raise ValueError(f"its moments are of {mean.size} parameters, not {self._mean.size}")
+        self._mean[:], self._square[:] = mean, square
+        self._steps = int(state["steps"])

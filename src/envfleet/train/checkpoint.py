@@ -1,24 +1,32 @@
 """Checkpoints: a folder per moment, complete or not there at all; no pickled code.
 
 step_000102400/  policy.safetensors   parameters and normaliser
-optimizer.pt         Adam's moments (loaded with weights_only=True)
-state.json           step, counters, statistics, random states
+                 optimizer.pt         Adam's moments (loaded with weights_only=True)
+                 state.json           step, counters, statistics, random states
+                 SHA256SUMS           of the others, as sha256sum -c reads them
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import hashlib
+import io
 import json
 import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from envfleet.errors import EnvfleetError
+from envfleet.track.durable import flush_folder, replace, write, writing
+
+POLICY, OPTIMIZER, STATE, SUMS = "policy.safetensors", "optimizer.pt", "state.json", "SHA256SUMS"
 
 
 class CheckpointError(EnvfleetError):
@@ -37,32 +45,74 @@ class Checkpoint:
 
 
 def save(folder: Path, checkpoint: Checkpoint, *, keep: int, best: bool) -> Path:
-    """Write a checkpoint, remove all but the last ``keep`` and the best, which may be this one."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write a checkpoint, remove all but the last ``keep`` and the best, which may be this one.
+
+    It is on disk before it has its name. Only one program may save to a folder at a time.
+
+    Raises:
+        WriteError: it cannot be written; the folder is as before then.
+    """
+    optimizer = io.BytesIO()
+    torch.save(checkpoint.optimizer, optimizer)
+    files = {
+        POLICY: safetensors.torch.save(
+            {k: v.cpu().contiguous() for k, v in checkpoint.policy.items()}
+        ),
+        OPTIMIZER: optimizer.getvalue(),
+        STATE: json.dumps({"step": checkpoint.step, **checkpoint.state}).encode(),
+    }
+    files[SUMS] = _sums(files)
+    with writing(folder):
+        is_new = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        if is_new:
+            flush_folder(folder.parent)
     path = _place(folder, checkpoint.step)
-    draft = folder / f".{path.name}.draft"
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
-    save_file(
-        {k: v.cpu().contiguous() for k, v in checkpoint.policy.items()},
-        draft / "policy.safetensors",
-    )
-    torch.save(checkpoint.optimizer, draft / "optimizer.pt")
-    (draft / "state.json").write_text(json.dumps({"step": checkpoint.step, **checkpoint.state}))
-    shutil.rmtree(path, ignore_errors=True)
-    draft.rename(path)
+    draft, old = folder / f".{path.name}.draft", folder / f".{path.name}.old"
+    _remove_drafts(folder)
+    try:
+        with writing(path):
+            draft.mkdir()
+            for name, data in files.items():
+                write(draft / name, data)
+            flush_folder(draft)
+            if path.exists():
+                path.rename(old)
+            draft.rename(path)
+            flush_folder(folder)
+    except BaseException:
+        if old.exists() and not path.exists():
+            old.rename(path)
+        _remove_drafts(folder)
+        if is_new:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+    _remove_drafts(folder)
     if best:
-        (folder / "best.new").write_text(path.name)
-        (folder / "best.new").replace(folder / "best")
+        replace(folder / "best", path.name.encode())
     named = best_of(folder)
-    for old in everyone(folder)[:-keep]:
-        if old != named:
-            shutil.rmtree(old)
+    for stale in everyone(folder)[:-keep]:
+        if stale != named:
+            shutil.rmtree(stale)
     return path
+
+
+def _sums(files: Mapping[str, bytes]) -> bytes:
+    """The checksums of files, in the form of sha256sum."""
+    names = sorted(name for name in files if name != SUMS)
+    return "".join(f"{hashlib.sha256(files[n]).hexdigest()}  {n}\n" for n in names).encode()
+
+
+def _remove_drafts(folder: Path) -> None:
+    """Remove what a save that did not come to its end has left."""
+    for draft in folder.glob(".step_*"):
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def forget_after(folder: Path, step: int) -> None:
     """Remove the checkpoints of later steps: a run goes on from there."""
+    _remove_drafts(folder)
     for path in everyone(folder):
         if path.name > _place(folder, step).name:
             shutil.rmtree(path)
@@ -82,8 +132,8 @@ def everyone(folder: Path) -> list[Path]:
 def best_of(folder: Path) -> Path | None:
     """The checkpoint that was marked as the best, if it is still there."""
     mark = folder / "best"
-    path = folder / mark.read_text().strip() if mark.exists() else None
-    return path if path is not None and path.is_dir() else None
+    name = mark.read_text("utf-8", "replace").strip() if mark.exists() else None
+    return next((path for path in everyone(folder) if path.name == name), None)
 
 
 def find(folder: Path, name: str | None = None) -> Path | None:
@@ -106,21 +156,59 @@ def load(path: Path) -> Checkpoint:
     """Read a checkpoint.
 
     Raises:
-        CheckpointError: a file is missing or was cut short.
+        CheckpointError: a file is missing, or is not what was written.
     """
-    try:
-        state = json.loads((path / "state.json").read_text())
-        policy = load_file(path / "policy.safetensors")
-        optimizer = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True)
+    with usable(path):
+        files = {name: (path / name).read_bytes() for name in (POLICY, OPTIMIZER, STATE, SUMS)}
+        if files[SUMS] != _sums(files):
+            raise ValueError(f"its files do not match {SUMS}, they were damaged or changed")
+        state = json.loads(files[STATE])
+        policy = safetensors.torch.load(files[POLICY])
+        optimizer = torch.load(io.BytesIO(files[OPTIMIZER]), map_location="cpu", weights_only=True)
         step = state.pop("step")
+        if type(step) is not int or _place(path.parent, step).name != path.name:
+            raise ValueError(f"it is of step {step!r}")
+    return Checkpoint(step, policy, optimizer, state)
+
+
+@contextlib.contextmanager
+def usable(path: Path) -> Iterator[None]:
+    """Turn any error into a ``CheckpointError`` that names another checkpoint to take."""
+    try:
+        yield
+    except CheckpointError:
+        raise
     except Exception as error:
         others = [other.name for other in everyone(path.parent) if other != path]
         hint = f"take {others[-1]} instead (--checkpoint)" if others else "there is no other"
-        why = str(error).partition("\n")[0][:80]
-        raise CheckpointError(
-            f"the checkpoint {path} cannot be read ({type(error).__name__}: {why}); {hint}."
-        ) from error
-    return Checkpoint(step, policy, optimizer, state)
+        why = str(error).partition("\n")[0][:200]
+        if isinstance(error, KeyError):
+            why = f"it has no {error}"
+        elif not isinstance(error, ValueError):
+            why = f"{type(error).__name__}: {why}"
+        raise CheckpointError(f"the checkpoint {path} cannot be read ({why}); {hint}.") from error
+
+
+def load_policy(policy: nn.Module, saved: Mapping[str, Tensor]) -> None:
+    """Give a policy the parameters of a checkpoint.
+
+    Raises:
+        ValueError: they are of a policy of another shape.
+    """
+    here = {name: tuple(value.shape) for name, value in policy.state_dict().items()}
+    there = {name: tuple(value.shape) for name, value in saved.items()}
+    for name in [*here, *there]:
+        if here.get(name) != there.get(name):
+            shapes = [_shape(shapes.get(name)) for shapes in (there, here)]
+            raise ValueError(
+                f"its policy has another shape than the run's: {name} is {shapes[0]} there and "
+                f"{shapes[1]} here, so config.json or the env was changed"
+            )
+    policy.load_state_dict(saved)
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "missing" if shape is None else "x".join(map(str, shape)) or "a number"
 
 
 def pack_bytes(state: Tensor) -> str:

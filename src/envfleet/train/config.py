@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from types import NoneType
+from typing import Any, Literal, get_args, get_type_hints
 
 from envfleet.train.policy import Activation
 
@@ -54,6 +55,7 @@ class TrainConfig:
         Raises:
             ValueError: naming the field, its value and what is allowed.
         """
+        check_types(self)
         for name, value in vars(self).items():
             if isinstance(value, float):
                 _check(math.isfinite(value), name, value, "a finite number")
@@ -69,7 +71,7 @@ class TrainConfig:
         for name in ("learning_rate_schedule", "clip_schedule"):
             known = ("constant", "linear")
             _check(getattr(self, name) in known, name, getattr(self, name), "constant or linear")
-        fine = all(isinstance(width, int) and width >= 1 for width in self.hidden)
+        fine = all(width >= 1 for width in self.hidden)
         _check(fine, "hidden", self.hidden, "widths of at least 1")
         _check(self.activation in ("tanh", "relu"), "activation", self.activation, "tanh or relu")
         _check(self.target_kl is None or self.target_kl > 0, "target_kl", self.target_kl, "above 0")
@@ -78,6 +80,36 @@ class TrainConfig:
     def rollout_size(self) -> int:
         """Rows of one rollout."""
         return self.num_envs * self.steps
+
+
+_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
+
+
+def check_types(options: Any) -> None:
+    """Refuse values of a dataclass that are not what its annotations say: True is no number here.
+
+    Raises:
+        ValueError: naming the field and its value.
+    """
+    hints = get_type_hints(type(options))
+    for field in fields(options):
+        value, hint = getattr(options, field.name), hints[field.name]
+        if hint == tuple[int, ...]:
+            fine = isinstance(value, tuple) and all(_is(item, (int,)) for item in value)
+            _check(fine, field.name, value, "a list of integers")
+            continue
+        literals = [arg for arg in get_args(hint) if isinstance(arg, str)]
+        kinds = (str,) if literals else (get_args(hint) or (hint,))
+        names = [_NAMES[kind] for kind in kinds if kind is not NoneType]
+        if len(names) < len(kinds):
+            names.append("none")
+        _check(_is(value, kinds), field.name, value, " or ".join(names))
+
+
+def _is(value: object, kinds: tuple[Any, ...]) -> bool:
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, kinds) or (float in kinds and isinstance(value, int))
 
 
 def _check(fine: bool, name: str, value: object, allowed: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 def draw_curve(folder: Path) -> Path | None:
     """Draw returns over steps into ``curve.png``; None without rows, or without matplotlib."""
     path = folder / "metrics.csv"
-    rows = list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
+    rows = list(csv.DictReader(path.read_text("utf-8").splitlines())) if path.exists() else []
     rows = [row for row in rows if row.get("return_mean") not in (None, "", "nan")]
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import

@@ -1,6 +1,6 @@
 """Run: a training run in its folder; it can be stopped at any moment and goes on exactly.
 
-    runs/<env>/<name>/  config.json   what is trained, and how
+    runs/<env>/<name>/  config.json   what is trained, and how; the step of the first checkpoint
                         metrics.csv, metrics.jsonl, films.jsonl
                         checkpoints/  the last ones and the best
                         renders/      films, if any were asked for
@@ -16,11 +16,11 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from operator import index
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -33,16 +33,20 @@ from envfleet.record.recorder import Recorder, check_renders
 from envfleet.rollout.buffer import Rollout
 from envfleet.rollout.collector import Collector
 from envfleet.rollout.statistics import Episode
-from envfleet.track.files import FileTracker
+from envfleet.track import durable
+from envfleet.track.files import FileTracker, rows_until
 from envfleet.track.tracker import Tracker, Trackers
 from envfleet.train import checkpoint as checkpoints
+from envfleet.train import command
 from envfleet.train.checkpoint import Checkpoint, pack_bytes, unpack_bytes
 from envfleet.train.clock import Clock
-from envfleet.train.config import TrainConfig
+from envfleet.train.config import TrainConfig, check_types
 from envfleet.train.envs import build_fleet
+from envfleet.train.folder import CONFIG, RunFolder, check_is_run
 from envfleet.train.policy import Policy
 from envfleet.train.ppo import PPO
 from envfleet.train.signals import GentleSignals
+from envfleet.train.trust import check_trust
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,15 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         """Refuse what means nothing."""
+        check_types(self)
+        for name, known in (
+            ("backend", ("auto", "serial", "process")),
+            ("on_failure", ("raise", "restart")),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"{name} must be {' or '.join(known)}, got {getattr(self, name)!r}"
+                )
         for name in ("checkpoint_every", "keep"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -87,15 +100,17 @@ class Run:
 
     def __init__(
         self,
-        folder: Path,
+        place: RunFolder,
         config: TrainConfig,
         options: RunOptions,
         trackers: TrackerMaker | None = None,
-        begun: Checkpoint | None = None,
+        begun: tuple[Path, Checkpoint] | None = None,
     ) -> None:
-        self.folder = folder
+        self.folder = place.path
+        """Absolute: an env may change the current folder."""
         self.config = config
         self.options = options
+        self._place = place
         torch.manual_seed(config.seed)
         with _one_thread(), contextlib.ExitStack() as stack:
             envs = stack.enter_context(
@@ -113,32 +128,36 @@ class Run:
             self._clocks = {"env": Clock(), "policy": Clock()}
             envs.step = self._clocks["env"].timed(envs.step)
             agent = _on_clock(self.ppo.agent, self._clocks["policy"])
-            step = begun.step if begun is not None else 0
             if options.record_every:
                 check_renders(envs)
-            # Nothing was written until here: what cannot be trained leaves no folder.
-            self._files = FileTracker(folder)
-            stack.callback(self._files.close)
-            self._tracker = Trackers([self._files, *(trackers(step) if trackers else [])])
+            self._tracker = Trackers([])
             stack.callback(self._tracker.close)
             self._recorder = None
             self._filmed: dict[str, Any] | None = None
             if options.record_every:
                 self._recorder = Recorder(
-                    folder / "renders", every_steps=options.record_every, tracker=self._tracker
+                    self.folder / "renders", every_steps=options.record_every, tracker=self._tracker
                 )
                 clock = self._clocks["films"] = Clock()
                 self._recorder.begin = clock.timed(self._recorder.begin)  # type: ignore[method-assign]
                 self._recorder.step = clock.timed(self._recorder.step)  # type: ignore[method-assign]
                 self._filmed = self._recorder.state()
             self.collector = Collector(envs, agent, config.steps, recorder=self._recorder)
-            stack.enter_context(self.collector)
             self.updates = 0
             self._best = -math.inf
             self._saved = self._ended = -1
+            self._first_checkpoint: int | None = None
             if begun is not None:
-                self._restore(begun)
+                with checkpoints.usable(begun[0]):
+                    self._restore(begun[1])
+            # Nothing was written until here: what cannot be trained changes nothing.
+            for tracker in trackers(self.collector.total_steps) if trackers else ():
+                self._tracker.add(tracker)
+            self._files = FileTracker(self.folder, lock=place.lock)
+            self._tracker.add(self._files)
+            stack.enter_context(self.collector)
             self._stack = stack.pop_all()
+        self._is_abandoned = False
         self.seconds: dict[str, float] = {}
         """Of ``train`` so far: env, policy, films, collector, update, other."""
         self.stopped_by: int | None = None
@@ -147,56 +166,72 @@ class Run:
     @classmethod
     def start(
         cls,
-        folder: Path,
+        folder: Path | RunFolder,
         config: TrainConfig,
         options: RunOptions,
         trackers: TrackerMaker | None = None,
     ) -> Self:
-        """Begin a new run.
+        """Begin a new run; if that fails, a folder that was made for it is removed.
 
         Raises:
             FileExistsError: there is one in this folder.
+            FolderInUseError: another run is about to begin there.
         """
-        if (folder / "config.json").exists():
-            raise FileExistsError(
-                f"{folder} has a run already: resume it, or choose another name or folder."
-            )
-        is_new = not folder.exists()
+        place = folder if isinstance(folder, RunFolder) else RunFolder.claim(folder)
         try:
-            run = cls(folder, config, options, trackers)
+            run = cls(place, config, options, trackers)
+            try:
+                _write_config(place.path, config, options, first_checkpoint=None)
+            except BaseException:
+                run._stack.close()
+                raise
         except BaseException:
-            if is_new:
-                shutil.rmtree(folder, ignore_errors=True)
+            place.discard()
             raise
-        told = {"config": asdict(config), "options": asdict(options)}
-        draft = folder / ".config.json.new"
-        draft.write_text(json.dumps(told, indent=2) + "\n")
-        draft.replace(folder / "config.json")
         return run
 
     @classmethod
     def resume(
-        cls, folder: Path, trackers: TrackerMaker | None = None, *, checkpoint: str | None = None
+        cls,
+        folder: Path,
+        trackers: TrackerMaker | None = None,
+        *,
+        checkpoint: str | None = None,
+        trust: bool = False,
     ) -> Self:
-        """Go on from the last checkpoint or a named one; from the beginning if there is none yet.
+        """Go on from the last checkpoint or a named one; from the beginning if there was none yet.
 
-        Metrics and checkpoints of later steps are removed.
+        Metrics and checkpoints of later steps are removed, once all that is needed has been read
+        and fits. An env that is ``module:name`` is imported only with ``trust``.
 
         Raises:
-            FileNotFoundError, ValueError: the folder is no run's.
-            CheckpointError: the checkpoint is not there, or cannot be read.
+            FileNotFoundError, ValueError: the folder is no run's, or its metrics were changed.
+            UntrustedError: the env would have to be imported from a module.
+            CheckpointError: the checkpoint is not there any more, or cannot be read.
+            FolderInUseError: the run is still at work.
         """
-        config, options = read_config(folder)
-        path = checkpoints.find(folder / "checkpoints", checkpoint)
-        begun = None if path is None else checkpoints.load(path)
-        run = cls(folder, config, options, trackers, begun)
+        place = RunFolder.open(folder)
         try:
-            run._files.forget_after(run.collector.total_steps)
-            checkpoints.forget_after(folder / "checkpoints", run.collector.total_steps)
-            if checkpoints.best_of(folder / "checkpoints") is None:
-                run._best = -math.inf
+            folder = place.path
+            config, options, first = _read(folder)
+            check_trust(folder, config.env_id, trust=trust)
+            path = checkpoints.find(folder / "checkpoints", checkpoint)
+            if path is None:
+                _check_never_saved(folder, first, config)
+            begun = None if path is None else (path, checkpoints.load(path))
+            rows_until(folder)
+            run = cls(place, config, options, trackers, begun)
+            try:
+                run._first_checkpoint = first
+                run._files.forget_after(run.collector.total_steps)
+                checkpoints.forget_after(folder / "checkpoints", run.collector.total_steps)
+                if checkpoints.best_of(folder / "checkpoints") is None:
+                    run._best = -math.inf
+            except BaseException:
+                run._stack.close()
+                raise
         except BaseException:
-            run.close()
+            place.discard()
             raise
         return run
 
@@ -211,9 +246,15 @@ class Run:
                 if self.policy.body is not None:
                     torch.set_num_threads(threads)  # workers rest during an update
                 return self._train(listener)
-        except Exception:
+        except Exception as error:
             if self.updates > self._saved and self._is_whole():
-                self._checkpoint()
+                try:
+                    self._checkpoint()
+                except OSError as problem:
+                    error.add_note(f"the last update is not saved: {problem}")
+            raise
+        except (KeyboardInterrupt, SystemExit):
+            self._is_abandoned = True
             raise
         finally:
             known = sum(self.seconds.values())
@@ -345,6 +386,7 @@ class Run:
             if rewards is None
             else {k: v.tolist() for k, v in rewards.scale.state_dict().items()},
         }
+        self._files.sync()  # a checkpoint is never ahead of the metrics
         checkpoints.save(
             self.folder / "checkpoints",
             Checkpoint(
@@ -357,17 +399,22 @@ class Run:
             best=best,
         )
         self._saved = self.updates
+        if self._first_checkpoint is None:
+            self._first_checkpoint = self.collector.total_steps
+            _write_config(self.folder, self.config, self.options, self._first_checkpoint)
 
     def _restore(self, found: Checkpoint) -> None:
-        self.policy.load_state_dict(found.policy)
-        self.ppo.optimizer.load_state_dict(found.optimizer)
+        """Go on from a checkpoint; raises anything if it does not fit."""
+        checkpoints.load_policy(self.policy, found.policy)
+        self._restore_optimizer(found.optimizer)
         state = found.state
-        self.updates, self._best = state["updates"], state["best"]
+        self.updates, self._best = index(state["updates"]), float(state["best"])
         self._saved = self.updates
         self.collector.total_steps = found.step
         statistics = self.collector.statistics
         statistics.add(Episode(*episode) for episode in state["episodes"])
-        statistics.count, statistics.best_return = state["episode_count"], state["best_return"]
+        statistics.count = index(state["episode_count"])
+        statistics.best_return = float(state["best_return"])
         torch.set_rng_state(unpack_bytes(state["random"]))
         if _states_of_gpus(self.policy):
             torch.cuda.set_rng_state_all([unpack_bytes(t) for t in state["random_of_gpus"]])
@@ -379,9 +426,31 @@ class Run:
             kept = {k: torch.tensor(v, dtype=torch.float64) for k, v in state["rewards"].items()}
             self.ppo.rewards.scale.load_state_dict(kept)
 
+    def _restore_optimizer(self, saved: dict[str, Any]) -> None:
+        optimizer = self.ppo.optimizer
+        optimizer.load_state_dict(saved)
+        for parameter, moments in getattr(optimizer, "state", {}).items():
+            for name, value in moments.items():  # which torch does not look at
+                if name != "step" and value.shape != parameter.shape:
+                    raise ValueError(f"its {name} has another shape than the parameter")
+
     def close(self) -> None:
-        """Close the fleet, films and metrics."""
-        self._stack.close()
+        """Close the fleet, films and metrics; after the second signal without waiting for envs."""
+        try:
+            with self._stack:
+                if self._is_abandoned:
+                    self._abandon()
+        finally:
+            self._place.close()
+
+    def _abandon(self) -> None:
+        """End the envs where they are, and give films a moment."""
+        self._is_abandoned = False
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a step was pending is known
+            self.collector.envs.close(terminate=True)
+        if self._recorder is not None:
+            self._recorder.close(timeout=2.0)
 
     def __enter__(self) -> Self:
         return self
@@ -394,18 +463,50 @@ def read_config(folder: Path) -> tuple[TrainConfig, RunOptions]:
     """What a run's folder says.
 
     Raises:
-        FileNotFoundError, ValueError: it is no run's folder, or what it says cannot be read.
+        FileNotFoundError, ValueError: it is no run's folder, or what it says cannot be used.
     """
-    path = folder / "config.json"
-    if not path.exists():
-        raise FileNotFoundError(f"{folder} is no run: it has no config.json.")
+    return _read(folder)[:2]
+
+
+def _read(folder: Path) -> tuple[TrainConfig, RunOptions, int | None]:
+    """What is trained, how, and the step of the first checkpoint that the run has ever written."""
+    check_is_run(folder)
+    path = folder / CONFIG
     try:
-        told = json.loads(path.read_text())
-        config = {**told["config"], "hidden": tuple(told["config"]["hidden"])}
-        return TrainConfig(**config), RunOptions(**told["options"])
-    except (KeyError, TypeError, ValueError) as error:
-        why = f"{type(error).__name__}: {error}"
+        told = json.loads(path.read_text("utf-8"))
+        config, options = (
+            {f.name: told[key][f.name] for f in fields(kind)} | told[key]
+            for key, kind in (("config", TrainConfig), ("options", RunOptions))
+        )
+        first = told["first_checkpoint"]
+        first = None if first is None else index(first)
+        config["hidden"] = tuple(config["hidden"])
+        return TrainConfig(**config), RunOptions(**options), first
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        missing = isinstance(error, KeyError)
+        why = f"{error} is missing" if missing else f"{type(error).__name__}: {error}"
         raise ValueError(f"{path} says nothing that can be used ({why}).") from error
+
+
+def _check_never_saved(folder: Path, first: int | None, config: TrainConfig) -> None:
+    """Refuse to begin anew where there were checkpoints: the metrics would be replaced."""
+    if first is not None:
+        raise checkpoints.CheckpointError(
+            f"{folder} cannot be resumed: its checkpoints are gone (the first one was saved at "
+            f"step {first:,}). To start a new run with the same hyper-parameters: "
+            f"{command.anew(config)}"
+        )
+
+
+def _write_config(
+    folder: Path, config: TrainConfig, options: RunOptions, first_checkpoint: int | None
+) -> None:
+    told = {
+        "config": asdict(config),
+        "options": asdict(options),
+        "first_checkpoint": first_checkpoint,
+    }
+    durable.replace(folder / CONFIG, (json.dumps(told, indent=2) + "\n").encode())
 
 
 def make_policy(config: TrainConfig, envs: Any) -> Policy:

@@ -1,0 +1,132 @@
+"""A run's folder: made, locked before anything else happens, and removed if the run never began."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+from pathlib import Path
+from typing import Self
+
+from envfleet.track.lock import FolderInUseError, FolderLock
+
+CONFIG = "config.json"
+_TRIES = 100
+
+
+class RunFolder:
+    """A folder that no other run can write to until ``close`` or ``discard``.
+
+    ``claim``, ``claim_new`` and ``open`` make one; its ``path`` is absolute.
+    """
+
+    def __init__(self, path: Path, lock: FolderLock, made: list[Path]) -> None:
+        self.path = path
+        self.lock = lock
+        self._made = made
+
+    @classmethod
+    def claim(cls, path: Path, *, new: bool = False) -> Self:
+        """A folder for a run that begins: made here, or one without a run unless it must be new.
+
+        Raises:
+            FileExistsError: it has a run already, or it must be new and is not.
+            FolderInUseError: another run has claimed it.
+        """
+        path = path.absolute()
+        made: list[Path] = []
+        for attempt in itertools.count(1):
+            try:
+                _make(path, made, new=new)
+                lock = FolderLock(path)
+                break
+            except FileNotFoundError:
+                # Another run that has failed to begin removes what it has made.
+                if attempt == _TRIES:
+                    raise
+            except FolderInUseError:
+                raise  # whoever has it relies on the folders
+            except BaseException:
+                _remove_empty(made)
+                raise
+        claimed = cls(path, lock, made)
+        if (path / CONFIG).exists():
+            claimed.discard()
+            raise FileExistsError(
+                f"{path} has a run already: resume it, or choose another name or folder."
+            )
+        return claimed
+
+    @classmethod
+    def claim_new(cls, parent: Path, name: str) -> Self:
+        """A new folder of this name; with a number behind it if the name is taken."""
+        parent = parent.absolute()
+        for number in itertools.count(1):
+            path = parent / (name if number == 1 else f"{name}_{number}")
+            try:
+                return cls.claim(path, new=True)
+            except (FileExistsError, FolderInUseError):
+                if not os.path.lexists(path):
+                    raise
+        raise AssertionError  # numbers do not end
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """The folder of a run that goes on.
+
+        Raises:
+            FileNotFoundError: it is no run's.
+            FolderInUseError: the run is still at work.
+        """
+        path = path.absolute()
+        check_is_run(path)
+        return cls(path, FolderLock(path), [])
+
+    def close(self) -> None:
+        """Let somebody else have the folder."""
+        self.lock.release()
+
+    def discard(self) -> None:
+        """Remove what was made here, and nothing else; a folder that was there before stays."""
+        is_own = self.path in self._made and not (self.path / CONFIG).exists()
+        if is_own:
+            for entry in self.path.iterdir():
+                if entry == self.lock.path:
+                    continue  # the last one: without it another run may begin here
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry, ignore_errors=True)
+                else:
+                    with contextlib.suppress(OSError):
+                        entry.unlink()
+        self.lock.release(remove=True)
+        if is_own:
+            _remove_empty(self._made)
+
+
+def check_is_run(path: Path) -> None:
+    """Refuse a folder that is no run's."""
+    if not (path / CONFIG).exists():
+        raise FileNotFoundError(f"{path} is no run: it has no {CONFIG}.")
+
+
+def _make(path: Path, made: list[Path], *, new: bool) -> None:
+    """Make a folder and its parents, and note which ones are new."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        try:
+            folder.mkdir()
+        except FileExistsError:  # another run was quicker
+            if not folder.is_dir():
+                raise
+        else:
+            made.append(folder)
+    if new and path not in made:
+        raise FileExistsError(f"{path} is there already: choose another name.")
+
+
+def _remove_empty(made: list[Path]) -> None:
+    """Remove folders, the innermost first, up to the first one that somebody else uses."""
+    with contextlib.suppress(OSError):
+        for folder in sorted(set(made), key=lambda folder: len(folder.parts), reverse=True):
+            folder.rmdir()
