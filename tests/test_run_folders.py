@@ -7,10 +7,12 @@ import os
 import resource
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +29,7 @@ from envfleet.train import command
 from envfleet.train.config import TrainConfig
 from envfleet.train.folder import RunFolder
 from envfleet.train.presets import preset
-from envfleet.train.run import Run, RunOptions
+from envfleet.train.run import Run, RunOptions, read_config
 from envfleet.train.trust import UntrustedError
 
 TINY = TrainConfig(num_envs=2, steps=16, batch_size=32, epochs=1, total_steps=320)
@@ -644,3 +646,96 @@ def test_the_line_that_goes_on_can_be_pasted(tmp_path):
     assert words[2:] == [str(tmp_path / "runs/mine_Env/a run"), "--trust"]
     code, _, said = finish(spawn(*words[1:], cwd=tmp_path))
     assert code == 0, said
+
+
+# The second signal
+
+STUCK = """
+import time
+from pathlib import Path
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Env(CartPoleEnv):
+    steps = 0
+    def step(self, action):
+        Env.steps += 1
+        if Env.steps == 100:
+            Path("stuck").touch()
+            while True:
+                time.sleep(1)
+        return super().step(action)
+
+    def close(self):
+        time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_the_second_sigterm_waits_for_no_env(tmp_path, backend):
+    last = "pass" if backend == "serial" else "time.sleep(1000)"  # nobody ends our own process
+    (tmp_path / "mine.py").write_text(STUCK.replace("time.sleep(1000)", last))
+    words = ["train", "mine:Env", "--name", "a", "--backend", backend, *WORDS]
+    process = spawn(*words, cwd=tmp_path)
+    wait_for(tmp_path / "stuck")
+    workers = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGTERM)
+    # The first one is heard when it is not pending any more.
+    wait_until(lambda: not pending(process.pid, signal.SIGTERM))
+    process.send_signal(signal.SIGTERM)
+    out, said = process.communicate(timeout=25)  # closing the envs would take 30 s
+    assert (process.returncode, said) == (143, ""), out
+    assert not psutil.wait_procs(workers, timeout=10)[1]
+    assert not (tmp_path / "runs/mine_Env/a/checkpoints").exists()
+    FolderLock(tmp_path / "runs/mine_Env/a").release()
+
+
+def pending(pid, number):
+    status = Path(f"/proc/{pid}/status").read_text()
+    masks = [int(line.split()[1], 16) for line in status.splitlines() if "Pnd:" in line]
+    return any(mask >> (number - 1) & 1 for mask in masks)
+
+
+def wait_for(path):
+    wait_until(path.exists)
+
+
+def wait_until(done):
+    end = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_second_signal_while_a_checkpoint_is_saved_leaves_no_draft(tmp_path):
+    program = f"""
+import os, signal
+from pathlib import Path
+sent, flush = [], os.fsync
+def fsync(descriptor):
+    if len(list(folder.glob("checkpoints/.step_*/*"))) == 2:
+        for _ in range(2):
+            sent.append(signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+    flush(descriptor)
+os.fsync = fsync
+folder = Path({str(tmp_path / "run")!r})
+from envfleet.train.config import TrainConfig
+from envfleet.train.run import Run, RunOptions
+config = TrainConfig(num_envs=2, steps=16, batch_size=32, epochs=1, total_steps=320)
+with Run.start(folder, config, RunOptions(backend="process", checkpoint_every=3)) as run:
+    try:
+        run.train()
+    finally:
+        print(len(sent), flush=True)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (143, "2\n", "")
+    assert not (tmp_path / "run/checkpoints").exists()
+    with Run.resume(tmp_path / "run") as run:
+        assert run.train()
+    assert read_config(tmp_path / "run")[0].total_steps == 320
