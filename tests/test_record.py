@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import itertools
 import logging
 import os
@@ -22,17 +24,19 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import OrderEnforcing
+from gymnasium.wrappers import MaxAndSkipObservation, OrderEnforcing
 from gymnasium.wrappers.vector import NormalizeObservation, RecordEpisodeStatistics
 from PIL import Image
 
 import envfleet
 from envfleet import Collector, Recorder, record_agent
 from envfleet.record.frames import as_frame
-from envfleet.record.grid import tile
-from envfleet.record.overlay import prepare
-from envfleet.record.timing import GifClock, gif_stride
+from envfleet.record.grid import GREY, tile
+from envfleet.record.overlay import prepare, return_texts
+from envfleet.record.rendering import check_video, fps_of
+from envfleet.record.timing import GifClock, gif_stride, natural_fps
 from envfleet.record.writers import GifWriter, open_writer
+from envfleet.train.envs import build_fleet
 from rollout_envs import ENGINES
 from waiting import wait_until
 
@@ -85,10 +89,14 @@ def frames_of(path):
     """Every frame of a film, as RGB, and how long each is shown, in milliseconds."""
     if path.suffix == ".mp4":
         with av.open(str(path)) as film:
-            frames = list(film.decode(video=0))
-        ends = [float(f.time) for f in frames[1:]]
-        shown = [1000 * (b - float(a.time)) for a, b in zip(frames, ends, strict=False)]
-        return [frame.to_ndarray(format="rgb24") for frame in frames], shown
+            decoded = list(film.decode(video=0))
+            count = len(decoded) - max(1, round(film.streams.video[0].base_rate)) + 1
+            end = film.duration / 1e6
+        frames = [frame.to_ndarray(format="rgb24") for frame in decoded]
+        for again in frames[count:]:  # held, by being shown again
+            assert np.abs(again.astype(int) - frames[count - 1]).mean() < 3
+        times = [float(frame.time) for frame in decoded[:count]]
+        return frames[:count], (1000 * np.diff([*times, end])).tolist()
     with Image.open(path) as film:
         assert film.info["loop"] == 0
         frames, shown = [], []
@@ -259,7 +267,7 @@ def test_the_return_is_drawn_on_the_frames(tmp_path):
         frames, _ = frames_of(films_in(folder)[0])
         texts = [(f[:30, :150, 1] > 150).sum() for f in frames]
         assert all(count > 50 for count in texts) if overlay else not any(texts)
-    expected = prepare(np.zeros((200, 300, 3), dtype=np.uint8), "Return: 1.25", 1.0)
+    expected = prepare(np.zeros((200, 300, 3), dtype=np.uint8), ["Return: 1.25"], 1.0)
     shown = frames[1][:30, :150, 1].astype(int)
     assert np.abs(shown - expected[:30, :150, 1]).mean() < 2
 
@@ -595,6 +603,359 @@ def test_a_worker_that_dies_while_rendering_ends_recording_and_not_training(tmp_
         assert collector.collect().valid.any()
 
 
+# Frames that cannot be had
+
+
+class Broken(Screen):
+    """Its ``render`` raises as soon as it is told so, or at a step."""
+
+    def __init__(self, at=None, error=None, **kwargs):
+        super().__init__(**kwargs)
+        self.at, self.broken = at, False
+        self.error = error or OSError("no display")
+
+    def render(self):
+        if self.broken or self.t == self.at:
+            raise self.error
+        return super().render()
+
+
+def broken_fleet(engine="serial", mode="SameStep", count=2, **kwargs):
+    return ENGINES[engine]([partial(Broken, **kwargs)] * count, autoreset_mode=mode)
+
+
+@pytest.mark.parametrize("infos", ["all", "final", "none"])
+@pytest.mark.parametrize("engine", ["serial", "process", "caller"])
+def test_a_last_frame_that_fails_costs_no_step(engine, infos):
+    fns = [partial(Broken, at=3)] * 3
+    with ENGINES[engine](fns, autoreset_mode="SameStep", infos=infos) as envs:
+        envs.reset()
+        envs.keep_final_frames([0, 2])
+        for _ in range(3):
+            observations, rewards, terminated, _, told = envs.step(np.zeros(3, dtype=int))
+        assert terminated.all()
+        assert observations.tolist() == [[1, 0]] * 3
+        assert rewards.tolist() == [1.25] * 3
+        assert [final.tolist() for final in told["final_obs"]] == [[0, 3]] * 3
+        assert "final_frame" not in told
+        assert told["final_frame_error"].tolist() == [
+            "OSError: no display",
+            None,
+            "OSError: no display",
+        ]
+
+
+def test_a_last_frame_that_fails_is_told_once_and_filming_goes_on(tmp_path):
+    recorder = Recorder(tmp_path, every_episodes=1, overlay=False)
+    with Collector(broken_fleet(at=3), Coin(), 9, recorder=recorder) as collector:
+        with pytest.warns(UserWarning, match="lacks its last frame.*OSError: no display") as caught:
+            collector.collect()
+        assert len(caught) == 1
+        collector.collect()
+        assert recorder.is_on
+    assert [steps_shown(path)[0] for path in films_in(tmp_path)][:3] == [[0, 1, 2]] * 3
+
+
+def way_render(collector, recorder):
+    collector.envs.set_attr("broken", True)
+    with pytest.warns(UserWarning, match="recording has stopped, and training goes on"):
+        collector.collect()
+
+
+def way_encoder(collector, recorder):
+    recorder._feed.process.kill()
+    recorder._feed.process.wait()
+    with pytest.warns(UserWarning, match="recording has stopped, and training goes on"):
+        wait_until(lambda: collector.collect() and not recorder.is_on)
+
+
+def way_disk(collector, recorder):
+    limit = (0, resource.RLIM_INFINITY)
+    resource.prlimit(recorder._feed.process.pid, resource.RLIMIT_FSIZE, limit)
+    collector.collect()
+    wait_until(lambda: recorder._feed.problem)
+    with pytest.warns(UserWarning, match="File too large"):
+        collector.collect()
+
+
+def way_close(collector, recorder):
+    recorder.close()
+
+
+def way_error(collector, recorder):
+    collector.agent.fails = True
+    with pytest.raises(ArithmeticError):
+        collector.collect()
+    collector.agent.fails = False
+
+
+def way_folder(collector, recorder):
+    collector.collect()
+    recorder.folder = recorder.folder / "file"
+    recorder.folder.touch()
+    with pytest.warns(UserWarning, match=r"recording has stopped, .*FileExistsError"):
+        wait_until(lambda: collector.collect() and not recorder.is_on)
+
+
+class Moody(Coin):
+    fails = False
+
+    def act(self, observations, deterministic=False):
+        if self.fails:
+            raise ArithmeticError("the caller's own")
+        return super().act(observations)
+
+
+WAYS = [way_render, way_encoder, way_disk, way_close, way_error, way_folder]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_out_of_recording_lets_the_fleet_render_no_more(tmp_path, way):
+    recorder = Recorder(tmp_path, env_ids=[0, 1], every_episodes=4)
+    envs = broken_fleet(count=3, length=20, size=(200, 200))
+    with Collector(envs, Moody(), 10, recorder=recorder) as collector:
+        collector.reset()
+        assert envs.get_attr("keeps_final_frame") == (True, True, False)
+        way(collector, recorder)
+        assert envs.get_attr("keeps_final_frame") == (False, False, False)
+        if way is way_error:
+            return
+        renders = envs.get_attr("renders")
+        for _ in range(5):
+            assert collector.collect().valid.all()
+        assert envs.get_attr("renders") == renders
+
+
+def test_recordings_of_one_fleet_do_not_switch_each_others_last_frames_off(tmp_path):
+    envs = fleet(count=2, mode="SameStep")
+
+    class Watch(Coin):
+        def act(self, observations, deterministic=False):
+            seen.append(envs.get_attr("keeps_final_frame"))
+            if len(seen) == 3:
+                recorder.close()
+            return super().act(observations)
+
+    seen = []
+    recorder = Recorder(tmp_path)
+    with Collector(envs, Coin(), 3, recorder=recorder) as collector:
+        collector.reset()
+        record_agent(Coin(), envs, steps=2, path=tmp_path / "agent.gif")
+        assert envs.get_attr("keeps_final_frame") == (True, False)
+        record_agent(Watch(), envs, steps=5, path=tmp_path / "agent.gif")
+        assert seen == [(True, True)] * 5
+        assert envs.get_attr("keeps_final_frame") == (False, False)
+        with pytest.raises(ArithmeticError):
+            record_agent(Failing(), envs, steps=5, path=tmp_path / "agent.gif")
+        assert envs.get_attr("keeps_final_frame") == (False, False)
+
+
+class Failing(Coin):
+    def act(self, observations, deterministic=False):
+        raise ArithmeticError("the caller's own")
+
+
+def test_a_last_frame_that_fails_is_shown_as_the_one_before(tmp_path):
+    with broken_fleet(at=3) as envs, pytest.warns(UserWarning, match="lacks its last frame"):
+        frames, _ = record_agent(Coin(), envs, episodes=1, grid=False, overlay=False)
+    assert [(round(f[0, 0, 0] / 20), f[0, 0, 1]) for f in frames] == [
+        (0, 0),
+        (1, 0),
+        (2, 0),
+        (2, 0),
+    ]
+
+
+PYGAME = gym.error.DependencyNotInstalled("pygame is not installed, run `pip install x`")
+OPENGL = RuntimeError("an OpenGL platform library has not been loaded into this process")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (PYGAME, r"need pygame: pip install 'envfleet\[train\]'$"),
+        (ModuleNotFoundError("No module named 'pygame'"), r"pip install 'envfleet\[train\]'$"),
+        (OPENGL, "MUJOCO_GL=egl"),
+        (KeyError("two\nlines"), "KeyError: .*Mend it"),
+    ],
+)
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_no_first_frame_is_refused_in_one_line_with_what_to_do(
+    tmp_path, monkeypatch, mode, error, text
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    with broken_fleet(mode=mode, at=0, error=error) as envs:
+        with pytest.raises(ValueError, match=text) as refused:
+            Collector(envs, Coin(), 4, recorder=Recorder()).collect()
+        assert "\n" not in str(refused.value)
+        with pytest.raises(ValueError, match=text):
+            record_agent(Coin(), envs, steps=3)
+        if mode == AutoresetMode.SAME_STEP:
+            assert not any(envs.get_attr("keeps_final_frame"))
+    assert not list(tmp_path.iterdir())
+
+
+class Aborting(Screen):
+    def render(self):
+        faulthandler.disable()  # pytest's, which would tell of it at length
+        os.abort()
+
+
+def test_a_worker_that_aborts_in_its_first_frame_is_refused(tmp_path):
+    with envfleet.ProcessVectorEnv([Aborting] * 2, workers=2, context="fork") as envs:
+        collector = Collector(envs, Coin(), 4, recorder=Recorder(tmp_path))
+        with pytest.raises(ValueError, match=r"env 0 was killed by SIGABRT in render.*MUJOCO_GL"):
+            collector.collect()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_worker_that_dies_while_rendering_is_not_said_to_go_on(tmp_path):
+    class Deadly(Screen):
+        def render(self):
+            if self.t == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().render()
+
+    envs = envfleet.ProcessVectorEnv([Deadly] * 2, workers=2, context="fork")
+    collector = Collector(envs, Coin(), 8, recorder=Recorder(tmp_path))
+    with collector, pytest.raises(envfleet.WorkerDied, match="during call of 'render'"):
+        collector.collect()
+
+
+def test_envs_that_are_filmed_together_stop_together(tmp_path):
+    recorder = Recorder(tmp_path, env_ids=[0, 1, 2])
+    envs = broken_fleet(mode="NextStep", at=2, count=3)
+    with Collector(envs, Coin(), 9, recorder=recorder) as collector:
+        with pytest.warns(UserWarning, match="recording has stopped") as caught:
+            collector.collect()
+        assert len(caught) == 1
+        assert collector.collect().valid.any()
+    assert len(films_in(tmp_path)) == 3
+
+
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (partial(Broken, at=0, error=PYGAME), "need pygame"),
+        (partial(Screen, render_mode=None), "render_mode='rgb_array'"),
+        (Aborting, "killed by SIGABRT in render"),
+    ],
+)
+def test_a_trial_frame_says_what_is_missing(build, text):
+    make_one = partial(envfleet.ProcessVectorEnv, [build], context="fork")
+    with pytest.raises(ValueError, match=text):
+        check_video(make_one)
+
+
+def test_a_trial_frame_of_what_renders_is_nothing_to_speak_of():
+    check_video(partial(envfleet.ProcessVectorEnv, [Screen], context="fork"))
+
+
+# How it looks, and how fast it is
+
+
+def backgrounds(size):
+    noise = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    return {
+        "white": np.full((*size, 3), 255, dtype=np.uint8),
+        "black": np.zeros((*size, 3), dtype=np.uint8),
+        "noise": noise,
+    }
+
+
+@pytest.mark.parametrize("background", ["white", "black", "noise"])
+@pytest.mark.parametrize(
+    ("size", "scale"),
+    [
+        ((64, 64), 1),
+        ((84, 84), 1),
+        ((64, 64), 0.5),
+        ((64, 64), 4),
+        ((210, 160), 0.5),
+        ((400, 600), 0.3),
+        ((400, 600), 1),
+        ((500, 60), 1),
+    ],
+)
+@pytest.mark.parametrize("value", [0.0, -1.25, 123.5, -98765.43])
+def test_the_return_can_be_read_on_any_background_at_any_size(background, size, scale, value):
+    frame = backgrounds(size)[background]
+    bare, shown = prepare(frame, [], scale), prepare(frame, return_texts(value), scale)
+    blank = prepare(frame, [" "], scale)
+    on_white = prepare(backgrounds(size)["white"], [" "], scale)
+    bar = (on_white < 255).all(axis=(1, 2))
+    assert 11 <= bar.sum() <= max(17, 0.1 * len(bar))
+    assert bar[: bar.sum()].all()  # at the top
+    assert np.array_equal(shown[~bar], bare[~bar])
+    assert blank[bar].max() < 100  # dark,
+    assert background == "black" or blank[bar].max() > 50  # and half-transparent
+    letters = shown[bar].min(axis=2) > 180
+    assert letters.sum() >= 10
+    ink = (shown != blank).any(axis=2)
+    inked = np.flatnonzero(ink.any(axis=0))
+    assert inked.min() >= 1  # nothing is cut through
+    assert inked.max() <= shown.shape[1] - 2
+    assert not ink[[0, bar.sum() - 1]].any()
+
+
+def test_what_has_no_room_for_a_text_stays_as_it_is():
+    frame = backgrounds((10, 200))["noise"]
+    assert np.array_equal(prepare(frame, return_texts(1.0), 1.0), frame)
+    assert prepare(frame, ["x" * 100, "x"], 2.0).shape == (20, 400, 3)
+
+
+@pytest.mark.parametrize("suffix", ["gif", "mp4"])
+@pytest.mark.parametrize("fps", [0.5, 5, 15, 29.97, 60])
+def test_the_last_frame_is_held_for_a_second(tmp_path, suffix, fps):
+    path = tmp_path / f"film.{suffix}"
+    writer = open_writer(path, fps)
+    for i in range(5):
+        writer.add(i, np.full((16, 16, 3), 50 * i, dtype=np.uint8))
+    writer.close()
+    if fps < 1:
+        return  # a frame takes longer anyway
+    _, shown = frames_of(path)
+    assert 950 <= shown[-1] <= 1050
+    with av.open(str(path)) as film:
+        assert sum(shown) / 1000 == pytest.approx(film.duration / 1e6, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("build", "fps"),
+    [
+        (lambda: build_fleet("ALE/Pong-v5", 1, backend="serial", on_failure="raise"), 15),
+        (lambda: build_fleet("ALE/Pong-v5", 1, backend="process", on_failure="raise"), 15),
+        (lambda: envfleet.make("ALE/Pong-v5", 1), 15),
+        (lambda: envfleet.make("ALE/Pong-v5", 1, frameskip=1), 60),
+        (lambda: gym.make_vec("ALE/Pong-v5", 1, frameskip=2), 30),
+        (lambda: gym.make_vec("ALE/Pong-v5", 1, "async", {"shared_memory": False}), 15),
+    ],
+)
+def test_a_second_of_an_atari_video_is_a_second_of_the_game(build, fps):
+    pytest.importorskip("ale_py")
+    with contextlib.closing(build()) as envs:
+        assert fps_of(envs) == fps
+        envs.reset(seed=0)
+        at = [envs.step(envs.action_space.sample())[4]["episode_frame_number"] for _ in range(9)]
+        per_step = (at[-1] - at[0])[0] / 8
+        assert fps * per_step == 60
+
+
+def test_wrappers_that_skip_frames_are_counted():
+    skipping = [partial(MaxAndSkipObservation, skip=5)]
+    with envfleet.make("CartPole-v1", 2, backend="serial", wrappers=skipping) as envs:
+        assert fps_of(envs) == 10
+    with envfleet.make("CartPole-v1", 2, backend="serial") as envs:
+        assert fps_of(RecordEpisodeStatistics(envs)) == 50
+    with fleet() as envs:
+        assert fps_of(envs) == 50  # no spec
+    assert natural_fps({}, None) == 30
+    spec = gym.spec("CartPole-v1")
+    spec.entry_point, spec.kwargs = "ale_py.env:AtariEnv", {"frameskip": (2, 5)}
+    assert natural_fps({"render_fps": 30}, spec) == 20
+
+
 # record_agent
 
 
@@ -607,9 +968,9 @@ def test_an_agent_is_filmed_in_the_whole_fleet(tmp_path, suffix, mode):
             Coin(), envs, episodes=1, path=tmp_path / f"film.{suffix}", overlay=False
         )
     frames, _ = frames_of(path)
-    assert frames[0].shape == (80, 120, 3)  # two by two
+    assert frames[0].shape == (82, 122, 3)  # two by two
     last = frames[-1]
-    shown = [int(last[y, x, 0]) / 20 for y, x in ((20, 30), (20, 90), (60, 30))]
+    shown = [int(last[y, x, 0]) / 20 for y, x in ((20, 30), (20, 92), (62, 30))]
     assert [round(s) for s in shown] == [2, 5, 3]  # each stands at its end
     assert len(frames) == 6
 
@@ -699,6 +1060,18 @@ def test_a_film_has_an_ending_that_is_known(tmp_path):
 
 def test_frames_of_a_grid_may_differ_in_size():
     picture = tile([np.full((2 + i, 3, 3), i + 1, dtype=np.uint8) for i in range(3)])
-    assert picture.shape == (8, 6, 3)
-    corners = [picture[y, x, 0] for y, x in itertools.product((0, 4), (0, 3))]
-    assert corners == [1, 2, 3, 0]
+    assert picture.shape == (10, 8, 3)
+    corners = [picture[y, x, 0] for y, x in itertools.product((0, 6), (0, 5))]
+    assert corners == [1, 2, 3, GREY]
+
+
+@pytest.mark.parametrize("size", [(84, 84), (400, 600)])
+@pytest.mark.parametrize("background", [0, 255])
+def test_frames_of_a_grid_have_gaps_that_can_be_seen(size, background):
+    tiles = [np.full((*size, 3), background, dtype=np.uint8)] * 6
+    picture = tile(tiles).astype(int)
+    seam = np.abs(picture - background).min(axis=(0, 2)) > 60  # columns that are no tile's
+    gap = np.flatnonzero(seam)
+    assert picture.shape[1] == 3 * size[1] + len(gap)
+    assert 4 <= len(gap) <= 20
+    assert not seam[[0, -1]].any()

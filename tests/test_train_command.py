@@ -17,6 +17,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -119,6 +120,38 @@ def test_what_cannot_be_done_leaves_nothing_behind(tmp_path, capsys, monkeypatch
     assert "no reward threshold" in refused(Train("Pendulum-v1", until_solved=True), capsys)
     assert "takes Discrete" in refused(Train("train_envs:integers"), capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("env", "text"),
+    [
+        ("Crashing", r"was killed by SIGABRT in render\(\).*MUJOCO_GL=egl"),
+        ("Unseeable", r"pip install 'envfleet\[train\]'"),
+        ("Failing", "constructor takes render_mode='rgb_array'"),
+    ],
+)
+def test_a_run_that_could_not_be_filmed_does_not_begin(tmp_path, capsys, monkeypatch, env, text):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    # In this process, which a crash must not end.
+    command = Train(f"train_envs:{env}", record_every=9, backend="serial")
+    (said,) = refused(command, capsys).splitlines()
+    assert re.search(text, said)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_cannot_be_filmed_any_more_is_left_as_it_is(trained, tmp_path, capsys):
+    gymnasium.register("Crashing-v0", "train_envs:Crashing")
+    shutil.copytree(trained, tmp_path / "run")
+    path = tmp_path / "run/config.json"
+    path.write_text(path.read_text().replace("CartPole-v1", "Crashing-v0"))
+    before = sorted(tmp_path.rglob("*"))
+    try:
+        for command in (Record(tmp_path / "run"), Resume(tmp_path / "run")):
+            assert "killed by SIGABRT in render()" in refused(command, capsys)
+    finally:
+        del gymnasium.registry["Crashing-v0"]
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_what_cannot_be_read_is_refused(trained, tmp_path, capsys):

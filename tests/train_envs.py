@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
+
 import gymnasium as gym
 import numpy as np
 import torch
@@ -83,3 +86,23 @@ def bits():
 
 def unseen(render_mode=None):
     return Sampler(spaces.Box(0, 1, (2,)))
+
+
+class Crashing(Failing):
+    """Ends its process when it is looked at, as MuJoCo may without a display."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def render(self):
+        faulthandler.disable()  # pytest's, which would tell of it at length
+        os.abort()
+
+
+class Unseeable(Crashing):
+    """Needs a library to be looked at."""
+
+    def render(self):
+        raise gym.error.DependencyNotInstalled("pygame is not installed, run `pip install more`")

@@ -16,6 +16,7 @@ import gymnasium
 import tyro
 
 from envfleet.record.film import record_agent
+from envfleet.record.rendering import check_video
 from envfleet.rollout.evaluate import evaluate
 from envfleet.rollout.progress import is_terminal, progress_bar
 from envfleet.track import TensorBoardTracker, Tracker, WandbTracker
@@ -24,7 +25,7 @@ from envfleet.track.lock import FolderInUseError
 from envfleet.train import checkpoint as checkpoints
 from envfleet.train import command
 from envfleet.train.config import Schedule, TrainConfig
-from envfleet.train.envs import build_fleet, find_env, kind_of
+from envfleet.train.envs import build_fleet, find_env, kind_of, one_filmed
 from envfleet.train.folder import RunFolder
 from envfleet.train.plot import draw_curve
 from envfleet.train.policy import Activation
@@ -294,6 +295,8 @@ def _trained(
     if path is None:
         raise ValueError(f"{folder} has no checkpoint.")
     saved = checkpoints.load(path)
+    if films:
+        check_video(partial(one_filmed, config.env_id))
     backend = "process" if options.on_failure == "restart" else "serial"
     envs = build_fleet(
         config.env_id, num_envs, backend=backend, on_failure=options.on_failure, films=films

@@ -37,7 +37,8 @@ class Show:
     film: int
     number: int
     frame: Frame
-    text: str
+    texts: tuple[str, ...]
+    """The first that fits is drawn on it."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def serve(frames: BinaryIO, answers: TextIO) -> int:
                     films[message.film] = open_writer(Path(message.path), message.fps), message
                 case Show():
                     writer, begin = films[message.film]
-                    writer.add(message.number, prepare(message.frame, message.text, begin.scale))
+                    writer.add(message.number, prepare(message.frame, message.texts, begin.scale))
                 case End():
                     finish(message.film)
         for film in list(films):

@@ -11,10 +11,12 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
+from envfleet.record.endings import FinalFrames
 from envfleet.record.frames import Frame, as_frame
 from envfleet.record.grid import tile
-from envfleet.record.overlay import prepare
-from envfleet.record.recorder import check_renders, claim, engine_of
+from envfleet.record.overlay import prepare, return_texts
+from envfleet.record.recorder import claim
+from envfleet.record.rendering import check_renders, engine_of, fps_of, refusal
 from envfleet.record.writers import Writer, open_writer
 from envfleet.rollout.agent import Agent, standing_still, untouched
 from envfleet.rollout.player import Player
@@ -56,7 +58,7 @@ def record_agent(
         path: the film's file, .gif or .mp4; by default ``renders/misc/agent_<n>.gif``.
         deterministic: whether to take the agent's best actions instead of sampling.
         seed: of the envs (env ``i`` gets ``seed + i``) and of the sampling.
-        fps: steps per second of the film; by default the envs' own.
+        fps: steps per second of the film; by default the game's, as for ``Recorder``.
         overlay: whether to draw each env's return so far on its frames.
         scale: factor for width and height.
         device: as for ``Collector``.
@@ -67,7 +69,8 @@ def record_agent(
         The film's path, or per env the list of its frames.
 
     Raises:
-        ValueError: the envs render no pictures, or neither or both of ``steps`` and ``episodes``.
+        ValueError: the envs render no pictures (says what to do), or neither or both of ``steps``
+            and ``episodes``.
     """
     check_renders(envs)
     numbers = [number for number in (steps, episodes, render_every) if number is not None]
@@ -78,7 +81,7 @@ def record_agent(
         )
     player = Player(agent, envs, deterministic, device, autoreset_mode)
     # Frames are numbered by steps, so that a film shows them at the right time.
-    speed = fps or float(envs.metadata.get("render_fps") or 30)
+    speed = fps or fps_of(envs)
     film = _Film(path, speed) if grid else None
     camera = _Camera(envs, player, overlay=overlay, scale=scale)
     kept: list[list[Frame]] = [[] for _ in range(envs.num_envs)]
@@ -133,18 +136,17 @@ class _Camera:
         self._overlay = overlay
         self._scale = scale
         self._held: dict[int, Frame] = {}
-        # Elsewhere same-step autoreset has hidden an episode's last frame before it can be shot.
-        hidden = player.mode == AutoresetMode.SAME_STEP
-        self._engine = engine_of(envs) if hidden else None
+        self._shot: list[Frame] = []
+        # Same-step autoreset hides an episode's last frame before it can be shot.
+        self._hides_ends = player.mode == AutoresetMode.SAME_STEP
+        self._ends = FinalFrames(engine_of(envs) if self._hides_ends else None)
 
     def __enter__(self) -> Self:
-        if self._engine is not None:
-            self._engine.keep_final_frames(range(self._envs.num_envs))
+        self._ends.keep(range(self._envs.num_envs))
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._engine is not None and not self._engine.closed:
-            self._engine.keep_final_frames([])
+        self._ends.release()
 
     def hold(self, finished: list[Episode], over: NDArray[np.bool_]) -> None:
         """Of envs that have now played enough, keep the picture of the end."""
@@ -157,37 +159,49 @@ class _Camera:
     def shoot(self, finished: list[Episode]) -> list[Frame]:
         """The pictures after a step in which some episodes finished."""
         returns = self._player.returns.copy()
-        raw = list(self._envs.render())
-        ends = self._player.infos.get("final_frame")
+        shot = self._render()
         for episode in finished:
             returns[episode.env] = episode.episode_return
-            if ends is not None and ends[episode.env] is not None:
-                raw[episode.env] = ends[episode.env]
+            if self._hides_ends:
+                shot[episode.env] = self._end_of(episode.env)
+        self._shot = shot
         frames = []
-        for env, rendered in enumerate(raw):
+        for env, frame in enumerate(shot):
             if env in self._held:
                 frames.append(self._held[env])
                 continue
-            text = f"Return: {returns[env]:.2f}" if self._overlay else ""
-            frames.append(prepare(as_frame(rendered), text, self._scale))
+            texts = return_texts(returns[env]) if self._overlay else ()
+            frames.append(prepare(frame, texts, self._scale))
         return frames
+
+    def _render(self) -> list[Frame]:
+        try:
+            return [as_frame(rendered) for rendered in self._envs.render()]
+        except Exception as error:
+            if self._shot:
+                raise
+            raise refusal(error) from error
+
+    def _end_of(self, env: int) -> Frame:
+        """What an episode ended with; what was shot before, where nobody has kept that."""
+        frame = self._ends.of(env, self._player.infos)
+        return self._shot[env] if frame is None else frame
 
 
 class _Film:
     """A film whose writer is opened with the first frame."""
 
     def __init__(self, path: Path | str | None, fps: float) -> None:
-        if path is None:
-            folder = Path("renders") / "misc"
-            _, path = claim(folder, "agent_", "gif")
-        self._path = Path(path)
-        if self._path.suffix not in (".gif", ".mp4"):
-            raise ValueError(f"a film is a .gif or .mp4 file, got {self._path.name!r}")
+        if path is not None and Path(path).suffix not in (".gif", ".mp4"):
+            raise ValueError(f"a film is a .gif or .mp4 file, got {Path(path).name!r}")
+        self._wanted = path
+        self._path = Path()
         self._fps = fps
         self._writer: Writer | None = None
 
     def add(self, number: int, frame: Frame) -> None:
         if self._writer is None:
+            self._path = Path(self._wanted or claim(Path("renders") / "misc", "agent_", "gif")[1])
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = open_writer(self._path, self._fps)
         self._writer.add(number, frame)

@@ -1,4 +1,4 @@
-"""Several frames as one picture."""
+"""Several frames as one picture, with gaps between them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import numpy as np
 
 from envfleet.record.frames import Frame
 
+GREY = 128
+"""Between and behind the frames: neither a white nor a black background runs into it."""
+
 
 def tile(frames: Sequence[Frame]) -> Frame:
     """Frames side by side in rows of about as many as there are rows; smaller ones are padded."""
@@ -16,8 +19,15 @@ def tile(frames: Sequence[Frame]) -> Frame:
     rows = math.ceil(len(frames) / columns)
     height = max(frame.shape[0] for frame in frames)
     width = max(frame.shape[1] for frame in frames)
-    picture = np.zeros((rows * height, columns * width, 3), dtype=np.uint8)
+    gap = gap_of(height, width)
+    shape = rows * (height + gap) - gap, columns * (width + gap) - gap, 3
+    picture = np.full(shape, GREY, dtype=np.uint8)
     for i, frame in enumerate(frames):
-        top, left = i // columns * height, i % columns * width
+        top, left = i // columns * (height + gap), i % columns * (width + gap)
         picture[top : top + frame.shape[0], left : left + frame.shape[1]] = frame
     return picture
+
+
+def gap_of(height: int, width: int) -> int:
+    """Pixels between two frames of this size."""
+    return 2 + min(height, width) // 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import warnings
@@ -14,9 +15,20 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
+from envfleet.errors import WorkerDied
 from envfleet.record.encoder import Begin, End, Show
+from envfleet.record.endings import FinalFrames
 from envfleet.record.feed import Feed
-from envfleet.record.frames import Frame, as_frame
+from envfleet.record.frames import Frame
+from envfleet.record.overlay import return_texts
+from envfleet.record.rendering import (
+    can_go_on,
+    check_renders,
+    engine_of,
+    fps_of,
+    refusal,
+    take_frame,
+)
 from envfleet.record.writers import unfinished
 
 log = logging.getLogger("envfleet")
@@ -53,7 +65,8 @@ class Recorder:
     A film is a whole episode: the frame after the reset, one after every step, the last one
     included, each with the return so far. Frames go to an encoder in a process of its own; training
     never waits for it: frames that it cannot take are dropped and counted in the log, and an
-    encoder that fails is one warning.
+    encoder that fails is one warning. An env that cannot render at the first reset is refused there
+    with what to do (ValueError); a ``render`` that fails later ends recording with a warning.
 
     Args:
         folder: where films go; by default ``renders/<project>/<run>`` with the tracker's names, or
@@ -62,7 +75,8 @@ class Recorder:
         every_steps: film the next episode after so many steps of the whole fleet; 0 films nothing.
         every_episodes: film every so many episodes of each chosen env.
         max_frames: where a film ends, also in the middle of an episode; None is the episode's end.
-        fps: frames per second; by default the envs' ``metadata["render_fps"]``.
+        fps: steps per second of the video; by default those of the game: the envs'
+            ``metadata["render_fps"]``, and for Atari 60 frames of the console.
         format: "gif" or "mp4".
         overlay: whether to draw the return on each frame.
         scale: factor for width and height.
@@ -118,6 +132,8 @@ class Recorder:
         self._envs: VectorEnv[Any, Any, Any] | None = None
         self._engine: Any = None
         self._hides_ends = False
+        self._ends = FinalFrames(None)
+        self._has_begun = False
 
     def attach(self, envs: VectorEnv[Any, Any, Any], autoreset_mode: AutoresetMode) -> None:
         """Film this fleet from now on.
@@ -136,7 +152,8 @@ class Recorder:
         self._envs = envs
         self._engine = engine_of(envs)
         self._hides_ends = autoreset_mode == AutoresetMode.SAME_STEP
-        self._fps = self._fps or float(envs.metadata.get("render_fps") or 30)
+        self._ends = FinalFrames(self._engine if self._hides_ends else None)
+        self._fps = self._fps or fps_of(envs)
 
     def state(self) -> dict[str, Any]:
         """How far it is, for ``go_on`` of another recorder with the same options."""
@@ -150,12 +167,19 @@ class Recorder:
         self._episodes = dict(zip(self.env_ids, state["episodes"], strict=True))
 
     def begin(self, which: Flags | None = None) -> None:
-        """All envs, or some, have just begun an episode."""
-        for env in self.env_ids if self.is_on else ():
-            if which is None or which[env]:
+        """All envs, or some, have just begun an episode.
+
+        Raises:
+            ValueError: the first time, where an env gives no frame; says what to do.
+            OSError: the first time, where the folder cannot be written to.
+            WorkerDied: ``render`` has ended a worker, and the fleet does not replace it.
+        """
+        is_first, self._has_begun = not self._has_begun, True
+        for env in self.env_ids:
+            if self.is_on and (which is None or which[env]):
                 self._end(env)  # a reset in the middle of one
                 if self._is_wanted(env):
-                    self._start(env)
+                    self._start(env, is_first=is_first)
 
     def _is_wanted(self, env: int) -> bool:
         episode = self._episodes[env]
@@ -166,21 +190,31 @@ class Recorder:
         self._due[env] = False
         return wanted
 
-    def _start(self, env: int) -> None:
-        if self._feed is None:
-            self._feed = Feed()
-        number, path = claim(self.folder, "render_", self._format)
-        film = self._films[env] = _Film(number, path, self._steps)
-        assert self._fps is not None  # noqa: S101 - attach has set it
-        self._feed.send(Begin(film.film, str(path), self._fps, self._scale))
-        self._keep_ends()
-        self._look(env, film)
+    def _start(self, env: int, *, is_first: bool) -> None:
+        try:
+            frame = take_frame(self._envs, self._engine, env)
+        except Exception as error:
+            # A worker that was replaced may have died of anything.
+            if is_first and not (isinstance(error, WorkerDied) and can_go_on(self._engine)):
+                self.cut()
+                raise refusal(error) from error
+            self._give_up(env, error)
+            return
+        try:
+            if self._feed is None:
+                self._feed = Feed()
+            number, path = claim(self.folder, "render_", self._format)
+            film = self._films[env] = _Film(number, path, self._steps)
+            assert self._fps is not None  # noqa: S101 - attach has set it
+            self._feed.send(Begin(film.film, str(path), self._fps, self._scale))
+            self._show(film, frame)
+            self._ends.keep(self._films)
+        except Exception as error:
+            if is_first:
+                self.cut()
+                raise
+            self._give_up(env, error)
         self._end_if_full(env)
-
-    def _keep_ends(self) -> None:
-        """Have the engine keep the last frames of what is filmed, where it would hide them."""
-        if self._hides_ends and self._engine is not None:
-            self._engine.keep_final_frames(list(self._films))
 
     def step(self, rewards: NDArray[Any], done: Flags, valid: Flags, infos: dict[str, Any]) -> None:
         """The fleet was stepped; where an episode ended, ``begin`` is called next, if it is reset.
@@ -192,16 +226,14 @@ class Recorder:
         every = self._every_steps
         if every and before // every != self._steps // every:
             self._due = dict.fromkeys(self.env_ids, True)
-        for env in list(self._films):
-            film = self._films[env]
+        for env, film in list(self._films.items()):
+            if env not in self._films:
+                break  # another one's frame has ended recording
             if valid[env]:
                 film.number += 1
                 film.episode_return += float(rewards[env])
                 if done[env] and self._hides_ends:
-                    kept = infos.get("final_frame")
-                    # Other engines than ours have lost it: the env is reset already.
-                    if kept is not None:
-                        self._look(env, film, kept[env])
+                    self._look_at_end(env, film, infos)
                 elif done[env] or film.number % self._skip == 0:
                     self._look(env, film)
             if done[env]:
@@ -216,28 +248,52 @@ class Recorder:
         if film is not None and self._max_frames is not None and film.frames >= self._max_frames:
             self._end(env)
 
-    def _look(self, env: int, film: _Film, rendered: Any = None) -> None:
+    def _look(self, env: int, film: _Film) -> None:
         """Take a frame of an env; if that fails, recording is over and training goes on."""
         try:
-            if rendered is None:
-                rendered = render_one(self._envs, self._engine, env)
-            self._show(film, as_frame(rendered))
+            self._show(film, take_frame(self._envs, self._engine, env))
         except Exception as error:  # noqa: BLE001 - an env may raise anything, or render it
-            self._stop(f"env {env}: {type(error).__name__}: {error}")
+            self._give_up(env, error)
+
+    def _look_at_end(self, env: int, film: _Film, infos: dict[str, Any]) -> None:
+        """Take the frame that same-step autoreset has hidden, where the engine has kept it."""
+        try:
+            frame = self._ends.of(env, infos)
+            if frame is not None:
+                self._show(film, frame)
+        except ValueError as error:
+            self._give_up(env, error)
+
+    def _give_up(self, env: int, error: Exception) -> None:
+        """Stop after an error.
+
+        Raises:
+            WorkerDied: it has broken the fleet, so that nothing goes on.
+        """
+        if isinstance(error, WorkerDied) and not can_go_on(self._engine):
+            self.cut()
+            raise error
+        text = error.what if isinstance(error, WorkerDied) else error
+        self._stop(f"env {env}: {type(error).__name__}: {text}")
 
     def _stop(self, why: str) -> None:
         """Film nothing more; what there is of films is completed."""
         if self.is_on:
             self.is_on = False
-            for env in list(self._films):
-                self._end(env)
+            self.cut()
             warnings.warn(f"recording has stopped, and training goes on: {why}", stacklevel=2)
 
+    def cut(self) -> None:
+        """Complete what there is of the running films; their episodes are over, or not followed."""
+        for env in list(self._films):
+            self._end(env)
+        self._ends.release()
+
     def _show(self, film: _Film, frame: Frame) -> None:
-        text = f"Return: {film.episode_return:.2f}" if self._overlay else ""
+        texts = return_texts(film.episode_return) if self._overlay else ()
         if self._feed is not None:
             film.frames += 1
-            if not self._feed.send(Show(film.film, film.number, frame, text)):
+            if not self._feed.send(Show(film.film, film.number, frame, texts)):
                 film.dropped += 1
 
     def _end(self, env: int) -> None:
@@ -246,8 +302,8 @@ class Recorder:
             return
         self._feed.send(End(film.film))
         self._ended[film.path] = film
-        if self.is_on:
-            self._keep_ends()
+        with contextlib.suppress(Exception):  # told again with the next change
+            self._ends.keep(self._films)
         if film.dropped:
             log.warning(
                 "%s: the encoder was too slow for %d of %d frames, which were dropped",
@@ -282,35 +338,13 @@ class Recorder:
         An encoder that does not finish within ``timeout`` seconds is killed.
         """
         self.is_on = False
-        for env in list(self._films):
-            self._end(env)
+        self.cut()
         if self._feed is not None:
             feed, self._feed = self._feed, None
             feed.close(timeout)
             self._hear(feed)
             if feed.problem:
                 log.warning("films may be missing: %s", feed.problem)
-
-
-def check_renders(envs: VectorEnv[Any, Any, Any]) -> None:
-    """Refuse a fleet whose envs do not render pictures."""
-    if envs.render_mode != "rgb_array":
-        raise ValueError(
-            f"the envs have render_mode={envs.render_mode!r} and give no pictures: build them with "
-            "render_mode='rgb_array'."
-        )
-
-
-def engine_of(envs: Any) -> Any:
-    """The fleet of ours that some wrappers are around, if it is one."""
-    while envs is not None and not hasattr(envs, "keep_final_frames"):
-        envs = getattr(envs, "env", None)
-    return envs
-
-
-def render_one(envs: Any, engine: Any, env: int) -> Any:
-    """What one env renders; on other engines all of them have to."""
-    return engine.render_on([env])[0] if engine is not None else envs.render()[env]
 
 
 def claim(folder: Path, prefix: str, suffix: str) -> tuple[int, Path]:

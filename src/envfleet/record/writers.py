@@ -10,7 +10,7 @@ import numpy as np
 from PIL import GifImagePlugin, Image
 
 from envfleet.record.frames import Frame, fit
-from envfleet.record.timing import GifClock, gif_stride
+from envfleet.record.timing import GifClock, gif_stride, held_frames
 
 
 class Writer(Protocol):
@@ -53,6 +53,7 @@ class GifWriter:
     def __init__(self, path: Path, fps: float) -> None:
         self._path = path
         self._clock = GifClock(fps)
+        self._held = held_frames(fps)
         self._stride = gif_stride(fps)
         self._file = unfinished(path).open("wb")
         self._waiting: Image.Image | None = None  # its delay is known when the next one comes
@@ -96,10 +97,10 @@ class GifWriter:
         self._file.writelines(data)
 
     def close(self) -> None:
-        """Complete the file; the last frame is never skipped."""
+        """Complete the file; the last frame is never skipped, and held for a second."""
         if self._skipped is not None:
             self._show(*self._skipped)
-        self._flush(self._last + self._stride)
+        self._flush(self._last + self._held)
         self._file.write(b";")
         self._file.close()
         unfinished(self._path).replace(self._path)
@@ -123,6 +124,8 @@ class Mp4Writer:
         self._av = av
         self._path = path
         self._rate = Fraction(fps).limit_denominator(1001)
+        self._held = held_frames(fps)
+        self._last: tuple[int, Frame] | None = None
         self._container: Any = av.open(str(unfinished(path)), "w", format="mp4")
         self._stream: Any = None
         self._shape: tuple[int, ...] = ()
@@ -130,6 +133,11 @@ class Mp4Writer:
 
     def add(self, number: int, frame: Frame) -> None:
         """Show a frame at the time of its number."""
+        self._encode(number, frame)
+        self._last = number, frame
+        self.frames += 1
+
+    def _encode(self, number: int, frame: Frame) -> None:
         self._shape = self._shape or frame.shape
         frame = fit(frame, self._shape)
         height, width = self._shape[:2]
@@ -144,11 +152,14 @@ class Mp4Writer:
         picture.pts = number
         picture.time_base = 1 / self._rate
         self._container.mux(self._stream.encode(picture))
-        self.frames += 1
 
     def close(self) -> None:
-        """Complete the file."""
-        if self._stream is not None:
+        """Complete the file; the last frame is held for a second."""
+        if self._last is not None:
+            number, frame = self._last
+            # Again and again: players differ in how long they show one that comes last.
+            for later in range(1, self._held):
+                self._encode(number + later, frame)
             self._container.mux(self._stream.encode())
         self._container.close()
         unfinished(self._path).replace(self._path)

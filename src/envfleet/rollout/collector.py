@@ -56,6 +56,9 @@ class EpisodeRecorder(Protocol):
     ) -> None:
         """The fleet was stepped."""
 
+    def cut(self) -> None:
+        """An exception has broken the rollout off; ``begin`` follows if there is another one."""
+
     def close(self) -> None:
         """No more steps will come."""
 
@@ -195,6 +198,8 @@ class Collector:
                 return self._collect(self._buffers)
         except BaseException:
             self._now = None  # where the envs are, and whose episode has ended, is not known
+            if self.recorder is not None:
+                self.recorder.cut()
             raise
         finally:
             torch.set_num_threads(threads)

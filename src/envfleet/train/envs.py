@@ -105,3 +105,8 @@ def build_fleet(
         vector_kwargs={"on_failure": "restart", "restarts": (60, 60.0)} if restart else None,
         **extra,
     )
+
+
+def one_filmed(env_id: str) -> Any:
+    """One env that renders, in a process of its own."""
+    return build_fleet(env_id, 1, backend="process", on_failure="raise", films=True)

@@ -20,6 +20,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from operator import index
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +30,8 @@ import numpy as np
 import threadpoolctl
 import torch
 
-from envfleet.record.recorder import Recorder, check_renders
+from envfleet.record.recorder import Recorder
+from envfleet.record.rendering import check_video
 from envfleet.rollout.buffer import Rollout
 from envfleet.rollout.collector import Collector
 from envfleet.rollout.statistics import Episode
@@ -41,7 +43,7 @@ from envfleet.train import command
 from envfleet.train.checkpoint import Checkpoint, pack_bytes, unpack_bytes
 from envfleet.train.clock import Clock
 from envfleet.train.config import TrainConfig, check_types
-from envfleet.train.envs import build_fleet
+from envfleet.train.envs import build_fleet, one_filmed
 from envfleet.train.folder import CONFIG, RunFolder, check_is_run
 from envfleet.train.policy import Policy
 from envfleet.train.ppo import PPO
@@ -112,6 +114,8 @@ class Run:
         self.options = options
         self._place = place
         torch.manual_seed(config.seed)
+        if options.record_every:
+            check_video(partial(one_filmed, config.env_id))
         with _one_thread(), contextlib.ExitStack() as stack:
             envs = stack.enter_context(
                 build_fleet(
@@ -128,8 +132,6 @@ class Run:
             self._clocks = {"env": Clock(), "policy": Clock()}
             envs.step = self._clocks["env"].timed(envs.step)
             agent = _on_clock(self.ppo.agent, self._clocks["policy"])
-            if options.record_every:
-                check_renders(envs)
             self._tracker = Trackers([])
             stack.callback(self._tracker.close)
             self._recorder = None

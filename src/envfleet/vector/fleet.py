@@ -125,7 +125,8 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
     def keep_final_frames(self, env_ids: Iterable[SupportsIndex]) -> None:
         """Have ``info["final_frame"]`` show what episodes end with that same-step autoreset hides.
 
-        From now on for these envs and no others; the render mode must be "rgb_array".
+        From now on for these envs and no others; the render mode must be "rgb_array". Where
+        ``render`` raises, ``info["final_frame_error"]`` has the reason, and the step its answer.
         """
         kept = self._check_env_ids(env_ids)
         self.set_attr(KEEPS_FINAL_FRAME, [env in kept for env in range(self.num_envs)])

@@ -23,7 +23,10 @@ EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 
 KEEPS_FINAL_FRAME = "keeps_final_frame"
 """An attribute of envs: where ``set_attr`` has set it and same-step autoreset hides the frame that
-an episode ends with, ``info["final_frame"]`` has it."""
+an episode ends with, ``info["final_frame"]`` has it, or ``info["final_frame_error"]`` the reason
+why ``render`` gave none."""
+FRAME_INFOS = ("final_frame", "final_frame_error")
+"""They travel whichever infos are wanted."""
 
 _NOTHING = object()
 """In place of the observation of an env that raised, or was cut off: its row stays as it is."""
@@ -250,7 +253,7 @@ class EnvHost:
                         else:
                             self._due[i] = next_step
                         if not all_infos:
-                            frame = {k: info[k] for k in ("final_frame",) if k in info}
+                            frame = {k: info[k] for k in FRAME_INFOS if k in info}
                             kept = _checked_info(info) if self._final_infos else frame
                             outcome.infos.append((self.first + i, kept))
                 if info and all_infos:
@@ -363,9 +366,17 @@ class EnvHost:
             self._keep_final(i, self._final_writer.loose[i], outcome)
         final: dict[str, Any] = {"final_info": _own_copy(_checked_info(info))}
         if getattr(self.envs[i], KEEPS_FINAL_FRAME, False):
-            final["final_frame"] = deepcopy(self.envs[i].render())  # reset may draw over it
+            final |= self._final_frame(i)
         observation, reset_info = self._autoreset(i)
         return observation, {**final, **_checked_info(reset_info)}
+
+    def _final_frame(self, i: int) -> dict[str, Any]:
+        """What the env shows, or why not: a picture is not worth a step."""
+        try:
+            return {"final_frame": deepcopy(self.envs[i].render())}  # reset may draw over it
+        except self.caught as error:
+            failure = Failure.capture(self.first + i, "render", error)
+            return {"final_frame_error": f"{failure.type_name}: {failure.text}"}
 
     def _with_loose(self, outcome: Outcome) -> Outcome:
         if self._has_loose:
