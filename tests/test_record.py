@@ -566,8 +566,9 @@ def test_a_replaced_worker_ends_the_film_of_its_env(tmp_path):
     assert films[1] == list(range(10))  # the new worker keeps last frames too
 
 
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 @pytest.mark.parametrize("kill_after", range(2, 7))
-def test_a_restart_at_any_moment_is_survived_with_a_recorder_too(tmp_path, kill_after):
+def test_a_restart_at_any_moment_is_survived_with_a_recorder_too(tmp_path, kill_after, mode):
     class KillOnce(Coin):
         asked = 0
 
@@ -578,7 +579,11 @@ def test_a_restart_at_any_moment_is_survived_with_a_recorder_too(tmp_path, kill_
             return super().act(observations)
 
     envs = envfleet.ProcessVectorEnv(
-        [lambda: OrderEnforcing(Screen())] * 2, workers=2, context="fork", on_failure="restart"
+        [lambda: OrderEnforcing(Screen())] * 2,
+        workers=2,
+        context="fork",
+        on_failure="restart",
+        autoreset_mode=mode,
     )
     recorder = Recorder(tmp_path, every_episodes=1, overlay=False)
     with Collector(envs, KillOnce(), 16, recorder=recorder) as collector:

@@ -9,8 +9,8 @@ import numpy as np
 
 from envfleet.record.frames import Frame
 
-GREY = 128
-"""Between and behind the frames: neither a white nor a black background runs into it."""
+GREY = 64
+"""Between and behind the frames: neither black nor white nor the greys of games run into it."""
 
 
 def tile(frames: Sequence[Frame]) -> Frame:
