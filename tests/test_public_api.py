@@ -24,7 +24,7 @@ ALLOWED = {
     "vector": {"engine", "errors"},
     "testing": {"vector", "errors"},
     "rollout": {"vector"},
-    "record": {"rollout"},
+    "record": {"errors", "rollout"},
     "track": {"rollout"},
     "__init__": {"engine", "errors", "vector", "rollout", "record", "track"},
     "bench": {"engine", "vector"},

@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import MaxAndSkipObservation, OrderEnforcing
 from gymnasium.wrappers.vector import NormalizeObservation, RecordEpisodeStatistics
@@ -956,8 +957,7 @@ def test_wrappers_that_skip_frames_are_counted():
     with fleet() as envs:
         assert fps_of(envs) == 50  # no spec
     assert natural_fps({}, None) == 30
-    spec = gym.spec("CartPole-v1")
-    spec.entry_point, spec.kwargs = "ale_py.env:AtariEnv", {"frameskip": (2, 5)}
+    spec = EnvSpec("Game-v0", "ale_py.env:AtariEnv", kwargs={"frameskip": (2, 5)})
     assert natural_fps({"render_fps": 30}, spec) == 20
 
 
