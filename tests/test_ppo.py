@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import replace
 
@@ -14,11 +15,12 @@ from torch import distributions
 
 import envfleet
 from envfleet.rollout.buffer import Batch
-from envfleet.rollout.nested import tree_map
+from envfleet.rollout.nested import ObservationFormat, tree_map
 from envfleet.train.config import TrainConfig
 from envfleet.train.heads import head_of
 from envfleet.train.policy import Normalizer, Policy
 from envfleet.train.ppo import PPO, RewardScale, losses
+from envfleet.train.run import Run, RunOptions
 from train_envs import Sampler
 
 # Heads
@@ -231,18 +233,32 @@ def test_the_general_step_is_the_same_as_well():
 
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("action", ["discrete", "box"])
-@pytest.mark.parametrize("seen", ["vector", "nested"])
+@pytest.mark.parametrize("seen", ["vector", "nested", "integers", "grid"])
 def test_an_agent_in_numpy_is_the_policy(action, normalize, seen):
     space = {"discrete": spaces.Discrete(3), "box": spaces.Box(-1, 1, (1, 2))}[action]
     box = spaces.Box(-1, 1, (4,))
-    nested = spaces.Dict(a=box, b=spaces.Discrete(3))
-    observed = {"vector": box, "nested": nested}[seen]
+    observed, rows = {
+        "vector": (box, torch.randn(4000, 4)),
+        "nested": (
+            spaces.Dict(a=box, b=spaces.Discrete(3, start=-1)),
+            {"a": torch.randn(4000, 4), "b": torch.randint(-1, 2, (4000,))},
+        ),
+        "integers": (
+            spaces.Tuple([spaces.MultiDiscrete([3, 2], start=[1, 0]), spaces.MultiBinary(2)]),
+            (
+                torch.stack([torch.randint(1, 4, (4000,)), torch.randint(0, 2, (4000,))], 1),
+                torch.randint(0, 2, (4000, 2), dtype=torch.int8),
+            ),
+        ),
+        "grid": (
+            spaces.Box(0, 255, (2, 2, 3), np.uint8),
+            torch.randint(0, 3, (4000, 3, 2, 2), dtype=torch.uint8),
+        ),
+    }[seen]
     policy = Policy(observed, space, orthogonal=False, normalize=normalize)
     agent = PPO(policy, TrainConfig()).agent
-    observations = {"a": torch.randn(4000, 4), "b": torch.randint(0, 3, (4000,))}
-    rows = observations["a"] if seen == "vector" else observations
     if normalize:
-        policy.learn_scale(tree_map(lambda leaf: leaf + 1, rows))
+        policy.learn_scale(rows)
     actions = torch.from_numpy(agent.choose(tree_map(torch.Tensor.numpy, rows)))
     with torch.no_grad():
         found = agent.get_actions_and_values(rows, actions=actions)
@@ -337,6 +353,93 @@ def test_images_and_nested_observations_have_networks():
     assert counts.get_values(torch.tensor([3, 6])).shape == (2,)
 
 
+NESTED = spaces.Dict(
+    a=spaces.Discrete(4, start=3),
+    b=spaces.Tuple([spaces.MultiDiscrete([[2, 3], [4, 2]]), spaces.Box(-1, 1, (3,))]),
+    c=spaces.MultiBinary([2, 2]),
+    d=spaces.MultiDiscrete([3, 2], start=[-1, 5]),
+)
+
+
+@pytest.mark.parametrize(
+    "space", [NESTED, spaces.MultiDiscrete([3, 4]), spaces.Tuple([spaces.Discrete(32)] * 2)]
+)
+def test_integers_are_one_hot_wherever_they_are_nested_as_gymnasium_flattens_them(space):
+    policy = Policy(space, spaces.Discrete(2))
+    assert policy.actor[0].in_features == spaces.flatdim(space)
+    space.seed(0)
+    samples = [space.sample() for _ in range(20)]
+    stacked = ObservationFormat(space, "auto").stack(samples)
+    rows = policy.features(tree_map(torch.as_tensor, stacked))
+    expected = np.stack([spaces.flatten(space, sample) for sample in samples])
+    assert np.array_equal(rows.numpy(), expected.astype(np.float32))
+
+
+def test_a_category_outside_of_its_space_is_named():
+    space = spaces.Dict(cards=spaces.MultiDiscrete([3, 4]))
+    with pytest.raises(ValueError, match=r"observation\['cards'\] has values outside of Multi"):
+        Policy(space, spaces.Discrete(2)).get_values({"cards": torch.tensor([[3, 0]])})
+
+
+def test_only_numbers_are_normalised():
+    space = spaces.Dict(a=spaces.Discrete(3), b=spaces.Box(-9, 9, (2,)), c=spaces.MultiBinary(2))
+    policy = Policy(space, spaces.Discrete(2), normalize=True)
+    torch.manual_seed(0)
+    rows = {
+        "a": torch.randint(0, 3, (500,)),
+        "b": torch.randn(500, 2) * 3 + 1,
+        "c": torch.randint(0, 2, (500, 2), dtype=torch.int8),
+    }
+    policy.learn_scale(rows)
+    features = policy.features(rows)
+    assert set(features[:, [0, 1, 2, 5, 6]].unique().tolist()) == {0.0, 1.0}
+    assert torch.allclose(features[:, 3:5].std(0), torch.ones(2), atol=0.01)
+    assert Policy(spaces.Discrete(3), spaces.Discrete(2), normalize=True).normalizer is None
+
+
+@pytest.mark.parametrize("high", [10, 255])
+def test_symbols_of_small_grids_reach_the_network_as_they_are(high):
+    space = spaces.Dict(image=spaces.Box(0, high, (7, 7, 3), np.uint8))
+    symbols = {"image": torch.arange(147, dtype=torch.uint8).reshape(1, 3, 7, 7) % 11}
+    assert Policy(space, spaces.Discrete(2)).features(symbols).max() == 10.0
+
+
+def test_large_grids_of_symbols_are_no_pixels():
+    symbols = torch.full((1, 3, 40, 40), 10, dtype=torch.uint8)
+    for high, seen in ((10, 10.0), (255, 10 / 255)):
+        policy = Policy(spaces.Box(0, high, (40, 40, 3), np.uint8), spaces.Discrete(2))
+        assert policy.is_image
+        assert float(policy.inputs.image(symbols).max()) == pytest.approx(seen)
+
+
+@pytest.mark.parametrize(
+    ("leaf", "told"),
+    [
+        (
+            spaces.Box(0, 255, (40, 40, 3), np.uint8),
+            r"\(40x40x3\) is flattened into 4,800 of .* 4,803",
+        ),
+        (spaces.Box(0, 255, (210, 160), np.uint8), r"\(210x160\) .* MLP with 4,3\d\d,\d\d\d param"),
+    ],
+)
+def test_an_image_that_is_flattened_is_warned_of(leaf, told):
+    space = spaces.Dict(eye=leaf, speed=spaces.Box(-1, 1, (3,)))
+    with pytest.warns(UserWarning, match=r"observation\['eye'\] " + told):
+        Policy(space, spaces.Discrete(2))
+
+
+def test_cards_are_learnt_from(tmp_path):
+    config = TrainConfig(
+        env_id="Blackjack-v1", num_envs=4, steps=64, batch_size=64, total_steps=512
+    )
+    with Run.start(tmp_path, config, RunOptions(backend="serial")) as run:
+        assert run.policy.actor[0].in_features == 45
+        before = [p.detach().clone() for p in run.policy.parameters()]
+        assert run.train()
+        after = list(run.policy.parameters())
+    assert not any(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
 PICTURE = spaces.Box(0, 255, (40, 40, 3), np.uint8)
 OBSERVATIONS = {
     "one-leaf": spaces.Dict(o=spaces.Box(-1, 1, (3,))),
@@ -347,6 +450,7 @@ OBSERVATIONS = {
     "matrix": spaces.Box(-1, 1, (4, 4)),
     "offset": spaces.Discrete(5, start=3),
     "several": spaces.MultiDiscrete([3, 4]),
+    "nested-integers": NESTED,
     "small-numbers": spaces.Discrete(5, dtype=np.int32),
     "bits": spaces.MultiBinary(4),
 }
@@ -361,7 +465,9 @@ def test_an_update_works_with_every_kind_of_observation(name, normalize):
         with pytest.raises(ValueError, match="leave normalize_observations off"):
             Policy(space, spaces.Discrete(2), normalize=True)
         return
-    policy = Policy(space, spaces.Discrete(2), hidden=(8,), normalize=normalize)
+    told = pytest.warns(UserWarning, match="is flattened into 4,800 of the 4,803 inputs")
+    with told if name == "picture-and-vector" else contextlib.nullcontext():
+        policy = Policy(space, spaces.Discrete(2), hidden=(8,), normalize=normalize)
     assert policy.is_image == convolved
     ppo = PPO(policy, TrainConfig(num_envs=2, steps=8, batch_size=8, epochs=1))
     envs = envfleet.SerialVectorEnv([lambda: Sampler(space)] * 2, autoreset_mode="SameStep")

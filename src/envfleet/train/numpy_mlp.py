@@ -45,7 +45,7 @@ class NumpyPolicy:
         Actions are sampled with the generator.
         """
         self.generator = generator
-        self._is_plain = policy.is_vector
+        self._is_plain = policy.inputs.is_plain
         actor: Any = policy.actor
         critic: Any = policy.critic
         self._policy = policy
@@ -88,7 +88,7 @@ class NumpyPolicy:
 
     def features(self, observations: Tree) -> Array:
         """What the networks are given."""
-        return self._normalized(self._policy.flatten(observations).detach().numpy())
+        return self._normalized(self._policy.inputs.rows(observations).detach().numpy())
 
     def _normalized(self, flat: Array) -> Array:
         normalizer = self._policy.normalizer

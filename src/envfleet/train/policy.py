@@ -1,30 +1,40 @@
 """Policy: networks that act and value, with the normaliser of their observations.
 
-Actor and critic of vectors are networks of their own; images share a Nature CNN. Dict and Tuple
-observations are flattened. No Distribution objects: ``act`` is called once per step.
+Actor and critic of vectors are networks of their own; images share a Nature CNN. Other
+observations are flattened (``inputs``). No Distribution objects: ``act`` is called once per step.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any, Literal
 
 import torch
-from gymnasium import Space, spaces
+from gymnasium import Space
 from torch import Tensor, nn
-from torch.nn import functional
 
-from envfleet.rollout.nested import ObservationFormat, Tree, tree_leaves
+from envfleet.rollout.nested import Tree
 from envfleet.train.heads import head_of
+from envfleet.train.inputs import Inputs
 
 Activation = Literal["tanh", "relu"]
 
+_MANY = 10_000
+"""Numbers of one leaf that are too many for an MLP to go without saying."""
+
 
 class Normalizer(nn.Module):
-    """Mean and deviation of all that was ever seen, kept with the policy's parameters."""
+    """Mean and deviation of all that was ever seen, kept with the policy's parameters.
 
-    def __init__(self, size: int, clip: float = 10.0) -> None:
+    Columns that are not among ``learns`` (all, by default) stay as they are.
+    """
+
+    def __init__(self, size: int, clip: float = 10.0, learns: Tensor | None = None) -> None:
         super().__init__()
+        learns = torch.ones(size, dtype=torch.bool) if learns is None else learns
+        self.register_buffer("learns", learns, persistent=False)
+        self.learns: Tensor
         self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
         self.register_buffer("variance", torch.ones(size, dtype=torch.float64))
         self.register_buffer("count", torch.tensor(1e-4, dtype=torch.float64))
@@ -50,8 +60,8 @@ class Normalizer(nn.Module):
         delta = batch.mean(0) - self.mean
         spread = self.variance * self.count + batch.var(0, unbiased=False) * count
         spread += delta.square() * self.count * count / total
-        self.mean += delta * count / total
-        self.variance.copy_(spread / total)
+        self.mean += torch.where(self.learns, delta * count / total, 0.0)
+        self.variance.copy_(torch.where(self.learns, spread / total, 1.0))
         self.count.copy_(total)
 
 
@@ -72,29 +82,47 @@ class Policy(nn.Module):
         super().__init__()
         head: Any = head_of(action_space, log_std)
         self.head = head
-        example = ObservationFormat(observation_space, "auto").allocate(1)
-        leaves = tree_leaves(example)
-        self.is_image = len(leaves) == 1 and _is_image(leaves[0])
-        bare = isinstance(example, Tensor)
-        self.is_vector = bare and example.ndim == 2 and example.dtype == torch.float32
-        """Whether observations are the networks' input as they are."""
-        self._one_hot = self._first = 0
-        if isinstance(observation_space, spaces.Discrete):
-            self._one_hot, self._first = int(observation_space.n), int(observation_space.start)
-        if self.is_image:
+        self.inputs = Inputs(observation_space)
+        if self.inputs.is_image:
             if normalize:
                 raise ValueError("images are scaled by 255: leave normalize_observations off.")
-            self.body: nn.Module | None = _nature_cnn(leaves[0].shape[1:])
+            self.body: nn.Module | None = _nature_cnn(self.inputs.leaves[0].stored)
             width, hidden = 512, ()
         else:
             self.body = None
-            width = self._one_hot or sum(leaf[0].numel() for leaf in leaves)
-        self.normalizer = Normalizer(width) if normalize else None
+            width = self.inputs.width
+        numbers = self.inputs.are_numbers
+        self.normalizer = (
+            Normalizer(width, learns=numbers) if normalize and bool(numbers.any()) else None
+        )
         kind = nn.Tanh if activation == "tanh" else nn.ReLU
         self.actor = _mlp(width, hidden, head.size, kind)
         self.critic = _mlp(width, hidden, 1, kind)
         if orthogonal:
             _initialise(self.body, self.actor, self.critic)
+        if self.body is None:
+            self._warn_of_size()
+
+    def _warn_of_size(self) -> None:
+        """Say which parts of an observation make the networks huge."""
+        for leaf in self.inputs.leaves:
+            if not leaf.fits_convolutions and leaf.width <= _MANY:
+                continue
+            total = sum(parameter.numel() for parameter in self.parameters())
+            what = "x".join(map(str, leaf.shape)) or "one-hot"
+            warnings.warn(
+                f"observation{leaf.path} ({what}) is flattened into {leaf.width:,} of the "
+                f"{self.inputs.width:,} inputs of an MLP with {total:,} parameters: convolutions "
+                "are used only where an image of at least 36x36 is the whole observation. Wrap the "
+                "envs to return the image alone, or to make this part smaller or leave it out "
+                "(gymnasium.wrappers: FilterObservation, ResizeObservation).",
+                stacklevel=3,
+            )
+
+    @property
+    def is_image(self) -> bool:
+        """Whether observations go through convolutions."""
+        return self.body is not None
 
     @property
     def device(self) -> torch.device:
@@ -132,36 +160,15 @@ class Policy(nn.Module):
     def features(self, observations: Tree) -> Tensor:
         """What actor and critic are given."""
         if self.body is not None:
-            features: Tensor = self.body(_scaled(tree_leaves(observations)[0]))
+            features: Tensor = self.body(self.inputs.image(observations))
             return features
-        flat = self.flatten(observations)
+        flat = self.inputs.rows(observations)
         return flat if self.normalizer is None else self.normalizer(flat)
-
-    def flatten(self, observations: Tree) -> Tensor:
-        """Observations as rows of numbers."""
-        if self._one_hot:
-            return functional.one_hot(observations.long() - self._first, self._one_hot).float()
-        leaves = tree_leaves(observations)
-        if len(leaves) == 1 and leaves[0].ndim == 2:
-            only: Tensor = leaves[0]
-            return only.float()
-        return torch.cat([_scaled(leaf).reshape(len(leaf), -1) for leaf in leaves], dim=1)
 
     def learn_scale(self, rows: Tree) -> None:
         """Have the normaliser take up observations."""
         if self.normalizer is not None:
-            self.normalizer.update(self.flatten(rows))
-
-
-def _is_image(leaf: Tensor) -> bool:
-    """Whether the convolutions fit on it: what is smaller is flattened."""
-    return leaf.ndim == 4 and min(leaf.shape[2:]) >= 36
-
-
-def _scaled(leaf: Tensor) -> Tensor:
-    """As floats; bytes of pictures from 0 to 1."""
-    picture = leaf.dtype == torch.uint8 and leaf.ndim == 4
-    return leaf.float() / 255.0 if picture else leaf.float()
+            self.normalizer.update(self.inputs.rows(rows))
 
 
 def _mlp(width: int, hidden: tuple[int, ...], out: int, activation: type[nn.Module]) -> nn.Module:
