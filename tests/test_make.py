@@ -117,6 +117,17 @@ def test_vector_kwargs_go_to_the_engine():
         assert (envs.autoreset_mode, envs.workers) == (AutoresetMode.DISABLED, 1)
 
 
+def test_options_of_the_engine_are_taken_by_name_beside_those_of_the_env():
+    options = {"caller_steps": True, "infos": "final", "copy": False}
+    with envfleet.make("Pendulum-v1", 4, workers=2, g=1.62, **options) as envs:
+        assert (envs.caller_steps, envs.infos, envs.copy, envs.workers) == (True, "final", False, 2)
+        assert envs.get_attr("g") == (1.62,) * 4
+    with envfleet.make("CartPole-v1", 2, on_failure="restart", step_timeout=9.0) as envs:
+        assert (envs.on_failure, envs.step_timeout) == ("restart", 9.0)
+    with envfleet.make("CartPole-v1", 2, backend="serial", infos="none") as envs:
+        assert envs.infos == "none"
+
+
 def test_wrappers_may_be_none_and_are_applied_inside_out():
     with envfleet.make("CartPole-v1", wrappers=None) as envs:
         assert envs.reset()[0].shape == (1, 4)
@@ -137,8 +148,21 @@ def test_an_id_may_name_its_module():
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"env": "CartPole-v1", "copy": False}, TypeError, "vector_kwargs={'copy': ...}"),
-        ({"env": "CartPole-v1", "shared_memory": True}, TypeError, "option of the engine"),
+        (
+            {"env": "CartPole-v1", "backend": "serial", "shared_memory": True},
+            TypeError,
+            "backend='serial' has no option shared_memory",
+        ),
+        (
+            {"env": "CartPole-v1", "copy": False, "vector_kwargs": {"copy": True}},
+            ValueError,
+            "copy: given twice",
+        ),
+        (
+            {"env": "CartPole-v1", "isolate": True, "caller_steps": True},
+            ValueError,
+            "isolate=True forbids caller_steps=True",
+        ),
         ({"env": "CartPole-v1", "vectorization_mode": "async"}, TypeError, "backend="),
         ({"env": "CartPole-v1", "backend": "thread"}, ValueError, "'auto', 'serial', 'process'"),
         ({"env": "CartPole-v1", "num_envs": 0}, ValueError, "`num_envs` must be a positive"),

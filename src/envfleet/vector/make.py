@@ -31,6 +31,8 @@ _BACKENDS: dict[str, Callable[..., Fleet[Any, Any]]] = {
 }
 _BACKEND_OF_MODE = {"sync": "serial", "async": "process"}
 """The words of ``make_vec(vectorization_mode=...)`` in ours."""
+_ENGINE_WORDS = inspect.signature(ProcessVectorEnv).parameters.keys() - {"env_fns"}
+"""The engines' options; the serial one has some of them."""
 
 
 def make(
@@ -47,6 +49,9 @@ def make(
 ) -> Fleet[Any, Any]:
     """Build a fleet of envs.
 
+    Every option of ``ProcessVectorEnv`` may be given by its name (``caller_steps=True``,
+    ``on_failure="restart"``, ``infos="final"``, ``copy=False``); all other keywords are the env's.
+
     Args:
         env: a registered id (``module:Id-v0`` imports the module first), an ``EnvSpec``, a function
             that builds an env, or a list of such functions, one per env.
@@ -58,25 +63,27 @@ def make(
         workers: how many worker processes; see ``ProcessVectorEnv``.
         autoreset_mode: what happens when an episode ends.
         wrappers: applied to every env, the first one innermost.
-        vector_kwargs: further options of the engine, such as ``copy`` or ``context``.
-        **env_kwargs: passed to the env's constructor, or to the function that builds it.
+        vector_kwargs: options of the engine as ``make_vec`` takes them; the same as by name.
+        **env_kwargs: passed to the env's constructor, or to the function that builds it. If an
+            argument of the env has the name of an engine's option, pass a function that sets it.
 
     Returns:
         A ``SerialVectorEnv`` or ``ProcessVectorEnv``; its ``plan`` says which, and why. From an id
         or a spec it has a ``spec`` that ``gymnasium.make_vec`` accepts.
 
     Raises:
-        TypeError: ``env`` is none of these, or an engine option is among ``env_kwargs``.
+        TypeError: ``env`` is none of these, or the engine does not have an option.
         ValueError: an unknown backend, a bad number of envs, or options that contradict each other.
         gymnasium.error.Error: the id is unknown.
     """
     _check_words(backend, num_envs, env_kwargs)
+    named = {word: env_kwargs.pop(word) for word in _ENGINE_WORDS & env_kwargs.keys()}
+    options = _engine_options(workers, autoreset_mode, named, vector_kwargs or {})
     if isolate:
         if backend == "serial":
             raise ValueError("isolate=True forbids backend='serial': it runs envs in this process")
-        if (vector_kwargs or {}).get("caller_steps"):
+        if options.get("caller_steps"):
             raise ValueError("isolate=True forbids caller_steps=True: it runs envs in this process")
-    options = _engine_options(workers, autoreset_mode, vector_kwargs or {})
     wrappers = tuple(wrappers or ())
     if isinstance(env, str):
         env = _find_spec(env)
@@ -144,20 +151,16 @@ def _check_words(backend: str, num_envs: Any, env_kwargs: dict[str, Any]) -> Non
         raise ValueError(f"`num_envs` must be a positive integer, got {num_envs!r}")
     if "vectorization_mode" in env_kwargs:
         raise TypeError("vectorization_mode is backend='serial' | 'process' | 'auto' here")
-    known = inspect.signature(ProcessVectorEnv).parameters.keys() - {"env_fns"}
-    if misplaced := sorted(known & env_kwargs.keys()):
-        hint = ", ".join(f"{name!r}: ..." for name in misplaced)
-        raise TypeError(
-            f"{', '.join(misplaced)}: an option of the engine, not of the env; pass "
-            f"vector_kwargs={{{hint}}}"
-        )
 
 
 def _engine_options(
-    workers: int | None, autoreset_mode: str | AutoresetMode, vector_kwargs: dict[str, Any]
+    workers: int | None,
+    autoreset_mode: str | AutoresetMode,
+    named: dict[str, Any],
+    vector_kwargs: dict[str, Any],
 ) -> dict[str, Any]:
-    """One dict of engine options; the two that ``make`` takes itself may be in either place."""
-    own: dict[str, Any] = {}
+    """One dict of engine options, each of which may be in either place."""
+    own = dict(named)
     if workers is not None:
         own["workers"] = workers
     if AutoresetMode(autoreset_mode) != AutoresetMode.NEXT_STEP:
