@@ -99,7 +99,7 @@ def test_envs_that_cannot_be_found_are_named_with_what_is_like_them(tmp_path, mo
     for env_id, text in {
         "CartPol-v1": "Did you mean CartPole-v1",
         "ALE/Pongg-v5": "Did you mean ALE/Pong-v5",
-        "no_module:thing": "importing no_module failed with ModuleNotFoundError",
+        "no_module:thing": "No module named 'no_module'",
         "broken_module:thing": "importing broken_module failed with ZeroDivisionError",
         "math:nothing": "nothing",
     }.items():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import os
 import pty
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -20,12 +22,15 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from matplotlib.figure import Figure
 
 from envfleet.cli.main import main
 from envfleet.cli.train import Eval, Record, Resume, Train
+from envfleet.rollout.numbers import three_digits
 from envfleet.track.files import FileTracker
 from envfleet.train import checkpoint as checkpoints
-from envfleet.train.run import Run, RunOptions
+from envfleet.train.run import Run, RunOptions, finished
 from train_envs import QUICK
 from waiting import wait_until
 
@@ -44,10 +49,13 @@ def trained(tmp_path_factory):
         cwd=folder,
     )
     assert done.returncode == 0, done.stderr
+    returns = r"return [\d.]+/[\d.]+/[\d.]+"
     assert re.search(
-        r"3,\d+ of 3,000 steps, [\d,]+/s, return \d+/\d+/\d+ .*, 0 s left", done.stdout
+        rf"^3,072 of 3,072 steps, [\d,]+/s, {returns} \(5/50/95 %\), 0 s left",
+        done.stdout,
+        re.MULTILINE,
     )
-    assert "finished, 3," in done.stdout
+    assert ": finished, 3,072 steps in " in done.stdout
     split = r"s of training: env \d+%, policy .*, films .*, collector .*, update .*, other"
     assert re.search(split, done.stdout)
     return folder / "runs/CartPole-v1/a"
@@ -159,10 +167,135 @@ def test_what_cannot_be_read_is_refused(trained, tmp_path, capsys):
     assert "no checkpoint 'x'" in refused(Eval(tmp_path / "run", checkpoint="x"), capsys)
     assert "seed must be 0 or more" in refused(Eval(tmp_path / "run", seed=-1), capsys)
     assert "scale must be above 0" in refused(Record(tmp_path / "run", scale=0.0), capsys)
+    first = checkpoints.everyone(tmp_path / "run/checkpoints")[0].name  # the last one is the end
     with FileTracker(tmp_path / "run"):
-        assert "another tracker is writing" in refused(Resume(tmp_path / "run"), capsys)
+        command = Resume(tmp_path / "run", checkpoint=first)
+        assert "another tracker is writing" in refused(command, capsys)
     (tmp_path / "run/config.json").write_text('{"config": ')
     assert "config.json says nothing that can be used" in refused(Eval(tmp_path / "run"), capsys)
+
+
+def run_command(*words):
+    """The exit code of a command in this process."""
+    with pytest.raises(SystemExit) as end:
+        main([str(word) for word in words])
+    return end.value.code
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty folder to give commands in; what they change for their process is undone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    for name in ("PYGAME_HIDE_SUPPORT_PROMPT", "SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):
+        monkeypatch.setenv(name, os.environ.get(name, "dummy"))
+    return tmp_path
+
+
+def contents(folder):
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+def test_a_finished_run_is_left_alone(trained, tmp_path, here, capsys):
+    run = shutil.copytree(trained, tmp_path / "run")
+    before = contents(run)
+    assert run_command("resume", run, "--track", "tensorboard") == 0
+    assert capsys.readouterr().out == f"{run}: already finished, 3,072 steps\n"
+    assert contents(run) == before
+    first, *_, last = (path.name for path in checkpoints.everyone(run / "checkpoints"))
+    assert finished(run, first) is None  # there is something left to train
+    assert finished(run, last) == finished(run) == (3072, None)
+
+
+@pytest.fixture(scope="module")
+def _fonts():
+    """Matplotlib keeps the files of its fonts open."""
+    figure = Figure()
+    figure.text(0, 0, "a")
+    figure.savefig(io.BytesIO())
+
+
+@pytest.mark.usefixtures("_fonts")
+def test_a_run_that_reached_its_threshold_says_so(here, capsys):
+    gymnasium.register("EasyCart-v0", CartPoleEnv, max_episode_steps=100, reward_threshold=5.5)
+    try:
+        words = ("--name", "a", "--backend", "serial", "--until-solved", "--num-envs", 8)
+        assert run_command("train", "EasyCart-v0", *words) == 0
+        told = capsys.readouterr().out
+        assert re.search(r": finished, solved \(≥ 5\.50\), [\d,]+ steps in ", told)
+        assert run_command("resume", "runs/EasyCart-v0/a") == 0
+        told = capsys.readouterr().out
+        assert re.search(r": already finished, solved \(≥ 5\.50\), [\d,]+ steps$", told.strip())
+    finally:
+        gymnasium.registry.pop("EasyCart-v0")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (12.34, "12.3"),
+        (0.001234, "0.00123"),
+        (1234.5, "1,230"),
+        (99.96, "100"),
+        (-161.4, "-161"),
+        (0.5, "0.500"),
+        (475, "475"),
+        (21.04, "21.0"),
+        (-0.0, "0"),
+        (1.5e-7, "1.50e-07"),
+        (math.nan, "nan"),
+    ],
+)
+def test_numbers_have_three_significant_digits(value, text):
+    assert three_digits(value) == text
+
+
+def test_an_env_that_raises_is_told_with_its_own_lines(here, capsys):
+    Path("fails.py").write_text(
+        "from train_envs import Failing\n\n\n"
+        "class Lost(Failing):\n    def __init__(self):\n        raise OSError('no map')\n"
+    )
+    for backend in ("serial", "process"):
+        words = ("--backend", backend, "--num-envs", 2, "--steps", 64, "--name", backend)
+        assert run_command("train", "fails:Lost", *words) == 1
+        told = capsys.readouterr().err
+        assert f'File "{here}/fails.py", line 6, in __init__\n' in told
+        assert "OSError: no map\nraised by env 0 in construct" in told
+        assert "envfleet/" not in told.replace(str(here), "")
+        assert not Path("runs").exists()
+    assert run_command("train", "train_envs:Failing", *words) == 1
+    *_, hint, line = capsys.readouterr().err.splitlines()
+    assert hint == "what was learnt is saved; go on with:"
+    assert shlex.split(line) == ["envfleet", "resume", "runs/train_envs_Failing/process"]
+
+
+def test_pygame_says_nothing(tmp_path):
+    (tmp_path / "game.py").write_text(
+        "import pygame\nfrom train_envs import Failing\n\n"
+        "class Game(Failing):\n    def __init__(self):\n        pygame.init()\n"
+        "        pygame.display.init()\n        pygame.display.set_mode((9, 9))\n"
+    )
+    dropped = ("DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "SDL_VIDEODRIVER")
+    dropped += ("SDL_AUDIODRIVER", "PYGAME_HIDE_SUPPORT_PROMPT")
+    env = {name: value for name, value in os.environ.items() if name not in dropped}
+    tests = str(Path(__file__).parent)
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [tests, env.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "envfleet", "train", "game:Game", "--total-steps", "64"]
+    command += ["--steps", "16", "--num-envs", "4", "--name", "a", "--backend", "process"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=env, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "pygame" not in done.stdout
+
+
+def test_what_the_user_chose_for_pygame_is_kept(here, monkeypatch, capsys):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.setenv("SDL_VIDEODRIVER", "offscreen")
+    assert run_command("eval", "nowhere") == 2
+    assert os.environ["SDL_VIDEODRIVER"] == "offscreen"
 
 
 def test_a_run_with_restarts_is_evaluated_too(tmp_path, capsys):
@@ -212,7 +345,7 @@ def test_a_terminal_has_a_bar(tmp_path):
             seen += part
     os.close(inside)
     assert process.wait() == 0
-    assert re.search(rb"Training: 100%.* 2000/2000 .*step/s, return \d+/\d+/\d+", seen)
+    assert re.search(rb"Training: 100%.* 2048/2048 .*step/s, return [\d.]+/[\d.]+/[\d.]+", seen)
 
 
 def test_nobody_listens_to_an_evaluation(trained):
@@ -226,9 +359,13 @@ def test_nobody_listens_to_an_evaluation(trained):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_the_run_can_be_resumed(tmp_path, number, code):
-    process, folder = started(tmp_path)
+    process, folder = started(tmp_path, "metrics.jsonl", "--run-dir", "my runs")
     process.send_signal(number)
-    assert "stopped; go on with: envfleet resume" in process.communicate(timeout=60)[0]
+    *_, hint, line = process.communicate(timeout=60)[0].splitlines()
+    assert hint == "go on with:"
+    words = shlex.split(line)  # as a shell would
+    assert words[:2] == ["envfleet", "resume"]
+    assert (tmp_path / words[2]).samefile(folder)
     assert process.returncode == code
     (saved,) = checkpoints.everyone(folder / "checkpoints")
     assert checkpoints.load(saved).step < 20_000
@@ -243,7 +380,7 @@ def started(tmp_path, name="metrics.jsonl", *words):
     command += ["--total-steps", "20000", "--backend", "serial", *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(command, **pipes, text=True, cwd=tmp_path)
-    folder = tmp_path / "runs/CartPole-v1/a"
+    folder = tmp_path / ("my runs" if "my runs" in words else "runs") / "CartPole-v1/a"
     with killed_if_it_fails(process):
         wait_until(lambda: (folder / name).exists() and (folder / name).stat().st_size)
     return process, folder

@@ -7,14 +7,21 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from envfleet.train.failures import describe
 
-def main() -> None:
-    """Run ``envfleet ...``; the exit code is 2 for what cannot be done, 130 after Ctrl-C."""
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run ``envfleet ...``, by default with the words of the command line.
+
+    Always exits: with 2 for what cannot be done, 1 where an env has failed, 130 after Ctrl-C.
+    """
     try:
-        _main()
+        _keep_pygame_quiet()
+        _main(words)
     except BrokenPipeError:  # nobody listens any more: say nothing at the end either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
@@ -22,9 +29,27 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # it has been heard
         print("interrupted", file=sys.stderr)  # noqa: T201
         sys.exit(130)
+    except Exception as error:
+        described = describe(error)
+        if described is None:
+            raise
+        text, code = described
+        print(text, file=sys.stderr)  # noqa: T201
+        sys.exit(code)
 
 
-def _main() -> None:
+def _keep_pygame_quiet() -> None:
+    """No greeting, and no complaints where there is no display; what the user has set stays.
+
+    Workers inherit it.
+    """
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+
+
+def _main(words: Sequence[str] | None) -> None:
     try:
         import tyro  # noqa: PLC0415 - an extra
     except ImportError:
@@ -45,7 +70,7 @@ def _main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name may have letters that it cannot show
             stream.reconfigure(errors="backslashreplace")
-    command = tyro.extras.subcommand_cli_from_dict(commands, prog="envfleet")
+    command = tyro.extras.subcommand_cli_from_dict(commands, prog="envfleet", args=words)
     if getattr(command, "trust", True):
         with contextlib.suppress(OSError):  # it may be gone
             sys.path.insert(0, str(Path.cwd()))  # module:callable may be in it

@@ -18,6 +18,7 @@ import tyro
 from envfleet.record.film import record_agent
 from envfleet.record.rendering import check_video
 from envfleet.rollout.evaluate import evaluate
+from envfleet.rollout.numbers import three_digits
 from envfleet.rollout.progress import is_terminal, progress_bar
 from envfleet.track import TensorBoardTracker, Tracker, WandbTracker
 from envfleet.track.durable import WriteError
@@ -26,11 +27,12 @@ from envfleet.train import checkpoint as checkpoints
 from envfleet.train import command
 from envfleet.train.config import Schedule, TrainConfig
 from envfleet.train.envs import build_fleet, find_env, kind_of, one_filmed
+from envfleet.train.failures import describe
 from envfleet.train.folder import RunFolder
 from envfleet.train.plot import draw_curve
 from envfleet.train.policy import Activation
 from envfleet.train.presets import preset
-from envfleet.train.run import Run, RunOptions, make_policy, read_config
+from envfleet.train.run import Run, RunOptions, finished, make_policy, read_config
 from envfleet.train.trust import check_trust
 
 REFUSALS = (
@@ -57,7 +59,7 @@ class Train:
     preset: Literal["zoo", "cleanrl", "fast"] | None = None
     """Whose hyper-parameters; by default zoo's where it has the env, else Stable-Baselines3's."""
     total_steps: int | None = None
-    """Steps of all envs together."""
+    """Steps of all envs together, rounded up to whole rollouts."""
     num_envs: int | None = None
     seed: int | None = None
     steps: int | None = None
@@ -171,6 +173,11 @@ class Resume:
         """Train on; the exit code."""
         try:
             folder = self.folder.absolute()
+            over = finished(folder, self.checkpoint)
+            if over is not None:
+                step, reached = over
+                _say(f"{self.folder}: already {_how_it_ended(reached)}, {step:,} steps")
+                return 0
             make = partial(_trackers, self.track, folder)
             run = Run.resume(folder, make, checkpoint=self.checkpoint, trust=self.trust)
         except REFUSALS as error:
@@ -314,32 +321,44 @@ def _trained(
 def _carry_out(run: Run) -> int:
     """Train, tell how it goes, and draw the curve; 128 and the signal's number if one came."""
     start = time.perf_counter()
-    told = _Progress(run.config.total_steps, run.collector.total_steps)
+    told = _Progress(run.config.last_step, run.collector.total_steps)
     go_on = command.of_run("resume", run.folder, run.config.env_id)
     try:
         with run:
             with told:
-                finished = run.train(told.tell)
+                is_over = run.train(told.tell)
             steps = run.collector.total_steps
             window = run.collector.statistics.window
     except WriteError as error:  # a full disk
         return _refuse(f"{error}; the run has stopped. With room on the disk: {go_on}")
+    except Exception as error:
+        if run.updates:
+            error.add_note(f"what was learnt is saved; go on with:\n{go_on}")
+        raise
     try:
         draw_curve(run.folder)
     except OSError as error:
         _say(f"no curve was drawn: {error}")
-    how = "finished" if finished else "stopped"
+    how = _how_it_ended(run.options.stop_at if run.is_solved else None) if is_over else "stopped"
     seconds = time.perf_counter() - start
     trained = sum(run.seconds.values())
     split = ", ".join(f"{name} {part / trained:.0%}" for name, part in run.seconds.items())
+    result = "no episode has ended yet"
+    if window.n:
+        mean = three_digits(window.returns.mean)
+        result = f"return {mean} over the last {window.n} episodes"
     _say(
-        f"{run.folder}: {how}, {steps:,} steps in {seconds:.1f} s, return "
-        f"{window.returns.mean:.1f} over the last {window.n} episodes\n"
-        f"{trained:.1f} s of training: {split}"
+        f"{run.folder}: {how}, {steps:,} steps in {three_digits(seconds)} s, {result}\n"
+        f"{three_digits(trained)} s of training: {split}"
     )
-    if not finished:
-        _say(f"stopped; go on with: {go_on}")
-    return 0 if finished else 128 + (run.stopped_by or 0)
+    if is_over:
+        return 0
+    _say(f"go on with:\n{go_on}")  # a line of its own, to be pasted
+    return 128 + (run.stopped_by or 0)
+
+
+def _how_it_ended(reached: float | None) -> str:
+    return "finished" if reached is None else f"finished, solved (≥ {three_digits(reached)})"
 
 
 class _Progress:
@@ -361,21 +380,20 @@ class _Progress:
 
     def tell(self, metrics: dict[str, float], step: int) -> None:
         """The metrics of an update."""
-        shown = min(step, self._total)  # the last rollout may go beyond
-        self._bar.update(shown - self._step)
-        self._step = shown
+        self._bar.update(step - self._step)
+        self._step = step
         returns = [metrics[f"return_{name}"] for name in ("p5", "p50", "p95")]
-        text = "return " + "/".join("-" if math.isnan(r) else f"{r:.0f}" for r in returns)
+        text = "return " + "/".join("-" if math.isnan(r) else three_digits(r) for r in returns)
         now = time.perf_counter()
         if self._is_bar:
             self._bar.set_postfix_str(text, refresh=False)
         elif now - self._last > 5.0 or step >= self._total:
             self._last = now
             rate = (step - self._first) / (now - self._start)
-            left = max(0, self._total - step) / rate
+            left = (self._total - step) / rate
             _say(
-                f"{step:,} of {self._total:,} steps, {rate:,.0f}/s, {text} (5/50/95 %), "
-                f"{left:.0f} s left"
+                f"{step:,} of {self._total:,} steps, {three_digits(rate)}/s, {text} (5/50/95 %), "
+                f"{three_digits(left)} s left"
             )
 
 
@@ -394,5 +412,8 @@ def _check_at_least(least: int, **values: int) -> None:
 
 
 def _refuse(error: Exception | str) -> int:
-    print(error, file=sys.stderr)  # noqa: T201
-    return 2
+    """Say why it cannot be done; the exit code."""
+    known = None if isinstance(error, str) else describe(error)
+    text, code = known or (str(error), 2)
+    print(text, file=sys.stderr)  # noqa: T201
+    return code

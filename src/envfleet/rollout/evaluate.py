@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from envfleet.rollout.agent import Agent, standing_still, untouched
 from envfleet.rollout.nested import ChannelsFirst
+from envfleet.rollout.numbers import three_digits
 from envfleet.rollout.player import Player
 from envfleet.rollout.progress import progress_bar
 from envfleet.rollout.statistics import Episode, EpisodeSource, EpisodeSummary
@@ -43,8 +44,9 @@ class EvaluationResult:
 
     def __str__(self) -> str:
         return (
-            f"{self.mean:.2f} +- {self.std:.2f} over {len(self.returns)} episodes "
-            f"(median {self.percentiles[1]:.2f}, mean length {self.lengths.mean():.0f})"
+            f"{three_digits(self.mean)} +- {three_digits(self.std)} over {len(self.returns)} "
+            f"episodes (median {three_digits(self.percentiles[1])}, mean length "
+            f"{three_digits(float(self.lengths.mean()))})"
         )
 
 

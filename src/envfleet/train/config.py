@@ -20,6 +20,7 @@ class TrainConfig:
     """An id that Gymnasium knows, or module:callable."""
     seed: int = 0
     total_steps: int = 100_000
+    """Of all envs together; the last rollout is finished."""
     num_envs: int = 8
     steps: int = 2048
     """Of each env per rollout."""
@@ -80,6 +81,11 @@ class TrainConfig:
     def rollout_size(self) -> int:
         """Rows of one rollout."""
         return self.num_envs * self.steps
+
+    @property
+    def last_step(self) -> int:
+        """``total_steps`` rounded up to whole rollouts: where the run ends."""
+        return math.ceil(self.total_steps / self.rollout_size) * self.rollout_size
 
 
 _NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}

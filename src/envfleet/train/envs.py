@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import traceback
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 from typing import Any, SupportsFloat, cast
 
 import gymnasium
@@ -19,7 +21,9 @@ from gymnasium.wrappers import (
     TransformReward,
 )
 
+from envfleet.train.failures import own_lines
 from envfleet.vector.make import make
+from envfleet.vector.packages import package_hint
 
 
 def _sign(reward: SupportsFloat) -> float:
@@ -45,28 +49,55 @@ def find_env(env_id: str) -> EnvSpec | Callable[..., gymnasium.Env[Any, Any]]:
     Raises:
         UnknownEnvError: neither is there.
     """
-    module, _, name = env_id.partition(":")
-    if name:
-        try:
-            found: Any = getattr(importlib.import_module(module), name, None)
-        except Exception as error:  # a module may do anything when it is imported
-            raise UnknownEnvError(
-                f"{env_id}: importing {module} failed with {type(error).__name__}: {error}"
-            ) from error
-        if callable(found):
-            return cast("Callable[..., gymnasium.Env[Any, Any]]", found)
-    elif env_id not in gymnasium.registry:
+    module_name, _, name = env_id.rpartition(":")
+    module = _import(env_id, module_name) if module_name else None
+    found: Any = getattr(module, name, None)
+    if callable(found):
+        return cast("Callable[..., gymnasium.Env[Any, Any]]", found)
+    if module is None and env_id not in gymnasium.registry:
         with contextlib.suppress(ImportError):
             importlib.import_module("ale_py")  # registers its envs
     try:
-        return gymnasium.spec(name or env_id)
+        return gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        near = difflib.get_close_matches(env_id, list(gymnasium.registry), n=3)
-        hint = f" Did you mean {', '.join(near)}?" if near else ""
-        if env_id.startswith("ALE/") and not near:
-            hint = " Atari needs: pip install 'envfleet[atari]'"
+        if module is not None and name.isidentifier():
+            raise UnknownEnvError(_not_in(module, name)) from error
         what = str(error).partition(" Did you mean")[0]  # Gymnasium's has no versions
-        raise UnknownEnvError(what + hint) from error
+        near = difflib.get_close_matches(name, list(gymnasium.registry), n=3)
+        like = f"Did you mean {', '.join(near)}?" if near else None
+        hint = None if module is not None else package_hint(env_id)
+        raise UnknownEnvError(" ".join(filter(None, (what, hint or like)))) from error
+
+
+def _import(env_id: str, name: str) -> ModuleType:
+    """The module of ``module:callable``.
+
+    Raises:
+        UnknownEnvError: it is not there, or raises when it is imported.
+    """
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # a module may do anything when it is imported
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            hint = package_hint(env_id) or (
+                "It is neither in the current folder nor among the installed packages."
+            )
+            raise UnknownEnvError(f"{env_id}: No module named {error.name!r}. {hint}") from error
+        lines = own_lines("".join(traceback.format_tb(error.__traceback__)))
+        raise UnknownEnvError(
+            f"{env_id}: importing {name} failed with {type(error).__name__}: {error}\n{lines}"
+        ) from error
+
+
+def _not_in(module: ModuleType, name: str) -> str:
+    """That a module has no env of this name, and what is like it."""
+    if hasattr(module, name):
+        kind = type(getattr(module, name)).__name__
+        return f"{name} of module {module.__name__} is of type {kind}: it must build envs."
+    callables = [other for other, value in vars(module).items() if callable(value)]
+    near = difflib.get_close_matches(name, callables, n=3)
+    hint = f" Did you mean {', '.join(f'{module.__name__}:{other}' for other in near)}?"
+    return f"module {module.__name__} has no {name!r}.{hint if near else ''}"
 
 
 def is_atari(env: object) -> bool:

@@ -18,7 +18,7 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from operator import index
@@ -325,15 +325,15 @@ class Run:
 
     def _progress(self, new: int) -> float:
         """The part of the run that was over before these steps."""
-        return min(1.0, (self.collector.total_steps - new) / self.config.total_steps)
+        return (self.collector.total_steps - new) / self.config.last_step
 
     def _is_over(self) -> bool:
-        if self.collector.total_steps >= self.config.total_steps:
-            return True
-        if self.options.stop_at is None:
-            return False
-        returns = [episode.episode_return for episode in self.collector.statistics.episodes]
-        return len(returns) >= 100 and sum(returns) / len(returns) >= self.options.stop_at
+        return self.collector.total_steps >= self.config.last_step or self.is_solved
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether the last 100 episodes reach the return that ends the run."""
+        return _is_solved(self.options, self.collector.statistics.episodes)
 
     @property
     def _interval(self) -> int:
@@ -509,6 +509,29 @@ def _write_config(
         "first_checkpoint": first_checkpoint,
     }
     durable.replace(folder / CONFIG, (json.dumps(told, indent=2) + "\n").encode())
+
+
+def finished(folder: Path, checkpoint: str | None = None) -> tuple[int, float | None] | None:
+    """The step a run has ended at, and the return it was to reach if it did; None if it goes on.
+
+    Raises:
+        FileNotFoundError, ValueError, CheckpointError: as ``Run.resume``.
+    """
+    config, options = read_config(folder)
+    path = checkpoints.find(folder / "checkpoints", checkpoint)
+    if path is None:
+        return None
+    saved = checkpoints.load(path)
+    solved = _is_solved(options, [Episode(*episode) for episode in saved.state["episodes"]])
+    if saved.step < config.last_step and not solved:
+        return None
+    return saved.step, options.stop_at if solved else None
+
+
+def _is_solved(options: RunOptions, episodes: Iterable[Episode]) -> bool:
+    returns = [episode.episode_return for episode in episodes]
+    stop_at = options.stop_at
+    return stop_at is not None and len(returns) >= 100 and sum(returns) / len(returns) >= stop_at
 
 
 def make_policy(config: TrainConfig, envs: Any) -> Policy:

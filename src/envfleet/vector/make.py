@@ -19,6 +19,7 @@ from envfleet.engine.rules.choice import Plan
 from envfleet.engine.worker.host import EnvFactory
 from envfleet.vector.auto import plan_fleet
 from envfleet.vector.fleet import Fleet
+from envfleet.vector.packages import noting_packages
 from envfleet.vector.process import ProcessVectorEnv
 from envfleet.vector.serial import SerialVectorEnv
 
@@ -86,7 +87,8 @@ def make(
             raise ValueError("isolate=True forbids caller_steps=True: it runs envs in this process")
     wrappers = tuple(wrappers or ())
     if isinstance(env, str):
-        env = _find_spec(env)
+        with noting_packages(env):
+            env = _find_spec(env)
     if not isinstance(env, EnvSpec):
         factories = _factories(env, num_envs, wrappers, env_kwargs)
         return _build(backend, factories, options, isolate=isolate, name=None)
@@ -223,7 +225,8 @@ def _build(
     unknown = options.keys() - inspect.signature(engine).parameters.keys()
     if unknown:
         raise TypeError(f"backend={plan.backend!r} has no option {', '.join(sorted(unknown))}")
-    envs = engine(factories, **options)
+    with noting_packages():
+        envs = engine(factories, **options)
     envs.plan = plan
     return envs
 
