@@ -55,7 +55,7 @@ def own_maze(tmp_path, monkeypatch):
         ("own_maze:nothing", "module own_maze has no 'nothing'."),
         ("own_maze:Maz", "module own_maze has no 'Maz'. Did you mean own_maze:Maze?"),
         ("own_maze:NUMBER", "NUMBER of module own_maze is of type int: it must build envs."),
-        ("own_maze:OwnMase-v0", "Environment `OwnMase` doesn't exist. Did you mean OwnMaze-v0?"),
+        ("own_maze:OwnMase-v0", "`OwnMase` doesn't exist. Did you mean own_maze:OwnMaze-v0"),
         ("own_nowhere:Maze", "own_nowhere:Maze: No module named 'own_nowhere'. It is neither in"),
         ("own_maze.deep:Maze", "No module named 'own_maze.deep'"),
         ("own_needy:Maze", "importing own_needy failed with ModuleNotFoundError: No module named"),

@@ -64,7 +64,8 @@ def find_env(env_id: str) -> EnvSpec | Callable[..., gymnasium.Env[Any, Any]]:
             raise UnknownEnvError(_not_in(module, name)) from error
         what = str(error).partition(" Did you mean")[0]  # Gymnasium's has no versions
         near = difflib.get_close_matches(name, list(gymnasium.registry), n=3)
-        like = f"Did you mean {', '.join(near)}?" if near else None
+        start = f"{module_name}:" if module_name else ""  # it is what registers them
+        like = f"Did you mean {', '.join(start + other for other in near)}?" if near else None
         hint = None if module is not None else package_hint(env_id)
         raise UnknownEnvError(" ".join(filter(None, (what, hint or like)))) from error
 
