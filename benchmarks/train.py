@@ -1,6 +1,6 @@
 """Training speed beside Stable-Baselines3's, with the same hyper-parameters, and the returns.
 
-python benchmarks/train.py                       # needs the extras train, sb3 and box2d
+python benchmarks/train.py                       # needs the extras train, box2d and peers
 
 Seeds take turns; start-up is left out. Returns are of 20 episodes with the trained policy's best
 actions. Values are not clipped on either side: Stable-Baselines3 clips them in another way than
