@@ -1,10 +1,9 @@
-"""What a benchmark leaves behind: a table as text, figures as JSON, bars and curves as PNG."""
+"""What a benchmark leaves behind: figures as JSON, and tables of them as Markdown."""
 
 from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,22 +93,18 @@ def table(cells: Cells) -> str:
 
 
 def summary(cells: Cells) -> str:
-    """A row per cell: what share of the limit each of our engines reaches, and the peers' rates."""
-    ours = ["serial", "process", "process+caller", "auto"]
-    lines = [
-        "| work | envs | "
-        + " | ".join(f"{name}, of the limit" for name in ours)
-        + " | best vs Gymnasium async | best vs Gymnasium sync |",
-        "|---|" + "---:|" * (len(ours) + 3),
-    ]
+    """A row per cell: Gymnasium's rates, and the rate of the engine that ``make`` chooses."""
+    names = ["env", "envs", "Gymnasium sync", "Gymnasium async", "envfleet"]
+    names += ["vs sync", "vs async", "of the limit"]
+    lines = ["| " + " | ".join(names) + " |", "|---|" + "---:|" * (len(names) - 1)]
     for one in cells:
-        engines = one["engines"]
-        limit = _rate(engines, "limit")
-        rates = [_rate(engines, f"envfleet {name}") for name in ours]
-        best = max(rate for rate in rates if rate is not None)
-        shares = ["" if rate is None else _ratio(rate, limit) for rate in rates]
-        peers = [_times(best, _rate(engines, f"Gymnasium {name}")) for name in ("async", "sync")]
-        lines.append("| " + " | ".join([one["work"], str(one["num_envs"]), *shares, *peers]) + " |")
+        sync, other, ours, limit = (
+            one["engines"][name]["steps_per_second"]
+            for name in ("Gymnasium sync", "Gymnasium async", "envfleet auto", "limit")
+        )
+        rates = [f"{rate:,.0f}" for rate in (sync, other, ours)]
+        ratios = [_times(ours, sync), _times(ours, other), f"{ours / limit:.0%}"]
+        lines.append("| " + " | ".join([one["work"], str(one["num_envs"]), *rates, *ratios]) + " |")
     return "\n".join(lines)
 
 
@@ -143,42 +138,3 @@ def _ratio(rate: float, other: float | None) -> str:
 
 def _times(rate: float, other: float | None) -> str:
     return "" if other is None else f"{rate / other:.1f}x"
-
-
-def plot(path: Path, cells: Cells) -> None:
-    """Bars per engine for each cell; a curve over the number of envs where a work has several."""
-    import matplotlib as mpl  # noqa: PLC0415 - an extra
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
-    sizes = {
-        work: [c for c in cells if c["work"] == work] for work in _unique(c["work"] for c in cells)
-    }
-    curves = {work: of for work, of in sizes.items() if len(of) > 2}
-    panels = len(cells) + len(curves)
-    figure, axes = plt.subplots(panels, 1, figsize=(9, 2.6 * panels), squeeze=False)
-    for axis, one in zip(axes[:, 0], cells, strict=False):
-        rows = {n: r["steps_per_second"] or 0.0 for n, r in one["engines"].items()}
-        axis.barh(list(rows), list(rows.values()), color=[_colour(name) for name in rows])
-        axis.invert_yaxis()
-        axis.set_title(f"{one['work']} x {one['num_envs']}: env steps per second")
-    for axis, (work, of) in zip(axes[len(cells) :, 0], curves.items(), strict=True):
-        for name in _unique(n for c in of for n in c["engines"]):
-            points = [(c["num_envs"], _rate(c["engines"], name)) for c in of]
-            known = [(x, y) for x, y in points if y is not None]
-            axis.plot([x for x, _ in known], [y for _, y in known], marker="o", label=name)
-        axis.set_xscale("log", base=2)
-        axis.set_title(f"{work}: env steps per second over the number of envs")
-        axis.legend(fontsize=6)
-    figure.tight_layout()
-    figure.savefig(path, dpi=100)
-    plt.close(figure)
-
-
-def _unique(names: Iterable[str]) -> Sequence[str]:
-    return list(dict.fromkeys(names))
-
-
-def _colour(name: str) -> str:
-    return "0.6" if name == "limit" else "tab:blue" if name.startswith("envfleet") else "tab:orange"

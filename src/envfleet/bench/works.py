@@ -71,6 +71,9 @@ WORKS: dict[str, Callable[[], gymnasium.Env[Any, Any]]] = {
     "Breakout-84x84x4": breakout,
 }
 
+WITHOUT_A_LIMIT = frozenset({"Frame-210x160x3", "Sleep-5ms"})
+"""Works whose limit is no yardstick: it copies no frames, and has fewer processes than sleepers."""
+
 
 def factory(work: str) -> Callable[[], gymnasium.Env[Any, Any]]:
     """A function that builds one env of a work.

@@ -10,7 +10,7 @@ from typing import Annotated
 import gymnasium
 import tyro
 
-from envfleet.bench import report
+from envfleet.bench import chart, report
 from envfleet.bench.rounds import builders, measure_cell
 from envfleet.bench.works import WORKS, factory
 
@@ -38,7 +38,7 @@ class Bench:
     json: Path | None = None
     """Write the figures here."""
     png: Path | None = None
-    """Draw bars and curves here."""
+    """Draw a chart here: lines for one work with three or more fleet sizes, else bars."""
 
     def run(self) -> int:
         """Measure; the exit code."""
@@ -73,7 +73,7 @@ class Bench:
         _tell("")
         print(report.table(cells))  # noqa: T201 - it is what was asked for
         if self.png is not None:
-            report.plot(self.png, cells)
+            chart.draw(self.png, cells)
         wrong = [c for c in cells if any(r["agrees"] is False for r in c["engines"].values())]
         return 1 if wrong else 0
 
