@@ -7,7 +7,7 @@ from functools import partial
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import ClipReward, TimeAwareObservation
 
 import envfleet
@@ -74,6 +74,37 @@ def test_env_kwargs_reach_a_callable():
 def test_a_list_gives_every_env_its_own_arguments():
     with envfleet.make([partial(CounterEnv, tag=i) for i in range(3)]) as envs:
         assert envs.get_attr("tag") == (0, 1, 2)
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_a_list_among_the_arguments_goes_to_every_env_as_it_is(backend):
+    with envfleet.make(CounterEnv, 2, backend=backend, tag=["a", "b"]) as envs:
+        assert envs.get_attr("tag") == (["a", "b"], ["a", "b"])
+
+
+class Level(CounterEnv):
+    def __init__(self, level):
+        super().__init__(tag=2**level)
+
+
+def test_a_constructor_that_fails_on_a_list_is_told_that_lists_are_not_split():
+    gym.register("Level-v0", Level)
+    try:
+        for env in (Level, "Level-v0"):
+            with pytest.raises(TypeError) as caught:
+                envfleet.make(env, 2, backend="serial", level=[1, 2])
+            (hint,) = [note for note in caught.value.__notes__ if "level=[1, 2]" in note]
+            assert "each of the 2 envs as it is" in hint
+            with pytest.raises(TypeError) as caught:
+                envfleet.make(env, 3, backend="serial", level=[1, 2])
+            assert "as it is" not in "".join(caught.value.__notes__)
+    finally:
+        del gym.registry["Level-v0"]
+
+
+@pytest.mark.parametrize("engine", [envfleet.SerialVectorEnv, envfleet.ProcessVectorEnv])
+def test_vector_env_is_a_direct_base_where_wrap_env_of_skrl_looks_for_it(engine):
+    assert VectorEnv in engine.__bases__
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,8 +66,10 @@ def make(
         autoreset_mode: what happens when an episode ends.
         wrappers: applied to every env, the first one innermost.
         vector_kwargs: options of the engine as ``make_vec`` takes them; the same as by name.
-        **env_kwargs: passed to the env's constructor, or to the function that builds it. If an
-            argument of the env has the name of an engine's option, pass a function that sets it.
+        **env_kwargs: passed as they are to the constructor of every env, or to the function that
+            builds it. A list is never split among the envs: for arguments that differ pass a list
+            of functions, ``make([partial(MyEnv, level=i) for i in range(4)])``. If an argument of
+            the env has the name of an engine's option, pass a function that sets it.
 
     Returns:
         A ``SerialVectorEnv`` or ``ProcessVectorEnv``; its ``plan`` says which, and why. From an id
@@ -91,7 +94,8 @@ def make(
             env = _find_spec(env)
     if not isinstance(env, EnvSpec):
         factories = _factories(env, num_envs, wrappers, env_kwargs)
-        return _build(backend, factories, options, isolate=isolate, name=None)
+        with _said_that_lists_are_not_split(env_kwargs, len(factories)):
+            return _build(backend, factories, options, isolate=isolate, name=None)
 
     spec, kwargs, said = _split_spec(env)
     if spec.entry_point is None:
@@ -108,7 +112,8 @@ def make(
     kwargs.update(env_kwargs)
     factories = [SpecFactory(spec, kwargs, wrappers)] * num_envs
     name = f"{spec.id} {kwargs or ''} {wrappers or ''}".strip()
-    envs = _build(backend, factories, options, isolate=isolate, name=name)
+    with _said_that_lists_are_not_split(env_kwargs, num_envs):
+        envs = _build(backend, factories, options, isolate=isolate, name=name)
     envs.spec = _fleet_spec(envs, SpecFactory(spec, kwargs, wrappers), options)
     return envs
 
@@ -201,6 +206,24 @@ def _factories(
     if wrappers:
         builders = [WrappedFactory(build, wrappers) for build in builders]
     return builders
+
+
+@contextlib.contextmanager
+def _said_that_lists_are_not_split(env_kwargs: dict[str, Any], num_envs: int) -> Iterator[None]:
+    """Note on what a constructor raises that a list with one entry per env went to each of them."""
+    try:
+        yield
+    except Exception as error:
+        if not any("in construct" in note for note in getattr(error, "__notes__", ())):
+            raise
+        for name, value in env_kwargs.items():
+            if num_envs > 1 and isinstance(value, (list, tuple)) and len(value) == num_envs:
+                error.add_note(
+                    f"{name}={value!r:.80} went to each of the {num_envs} envs as it is, not one "
+                    "entry to each: for arguments that differ pass a list of functions that build "
+                    "the envs"
+                )
+        raise
 
 
 def _build(

@@ -17,8 +17,9 @@ from gymnasium.error import (
     CustomSpaceError,
     NoAsyncCallError,
 )
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
+from numpy.typing import NDArray
 
 from envfleet.engine.arena.layout import plan_layout
 from envfleet.engine.arena.memory import allocate, map_shared
@@ -49,7 +50,8 @@ from envfleet.vector.options import (
 _NEVER = Deadline(None)
 
 
-class ProcessVectorEnv(Fleet[ObsType, ActType]):
+# VectorEnv once more: skrl and others look for it among a class's direct bases only.
+class ProcessVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDArray[Any]]):
     """``gymnasium.vector.AsyncVectorEnv``, argument by argument, with several envs per worker.
 
     Observations, actions, rewards and flags cross the process line in shared memory; a step costs

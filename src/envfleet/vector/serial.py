@@ -9,7 +9,8 @@ from typing import Any, SupportsIndex
 import numpy as np
 from gymnasium import Env
 from gymnasium.core import ActType, ObsType
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
 
 from envfleet.engine.arena.views import private_views
 from envfleet.engine.failures import raise_first
@@ -20,7 +21,8 @@ from envfleet.engine.worker.host import EnvHost
 from envfleet.vector.fleet import Answers, Fleet, ObservationMode, StepResult, warn_of_close
 
 
-class SerialVectorEnv(Fleet[ObsType, ActType]):
+# VectorEnv once more: skrl and others look for it among a class's direct bases only.
+class SerialVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDArray[Any]]):
     """``gymnasium.vector.SyncVectorEnv``, argument by argument, on envfleet's host.
 
     An env that raises does not keep the others from their step; afterwards its own exception is
