@@ -41,6 +41,36 @@ class CustomSpace(gym.Space):
     __hash__ = None
 
 
+def go_to_the_door(color: str) -> str:
+    return f"go to the {color} door"
+
+
+class MissionSpace(gym.Space):
+    """Strings, as MiniGrid's space of that name: a function, no shape, dtype ``str``."""
+
+    def __init__(self, mission=go_to_the_door):
+        self.mission = mission
+        super().__init__(dtype=str)
+
+    def sample(self, mask=None, probability=None):
+        return self.mission(("red", "green", "blue")[int(self.np_random.integers(3))])
+
+    def contains(self, x):
+        return isinstance(x, str)
+
+    def __eq__(self, other):
+        return isinstance(other, MissionSpace) and self.mission("") == other.mission("")
+
+    __hash__ = None
+
+
+class IncomparableSpace(MissionSpace):
+    """The same without an equality of its own."""
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
 class CounterEnv(gym.Env):
     """Observes how often it was reset and stepped; arguments switch everything else on."""
 

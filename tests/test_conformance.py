@@ -32,7 +32,14 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 import envfleet
 from envfleet.testing import SpaceEnv, assert_same, compare
-from fleet_envs import CounterEnv, CustomSpace, InfoEnv, ReusedBufferEnv
+from fleet_envs import (
+    CounterEnv,
+    CustomSpace,
+    IncomparableSpace,
+    InfoEnv,
+    MissionSpace,
+    ReusedBufferEnv,
+)
 
 ENGINES = {
     "serial": envfleet.SerialVectorEnv,
@@ -125,8 +132,14 @@ SPACES = {
         parts=spaces.Tuple((spaces.Sequence(spaces.Discrete(2)), spaces.Discrete(3))),
     ),
     "custom": CustomSpace(),
+    "mission": spaces.Dict(
+        image=spaces.Box(0, 255, (7, 7, 3), np.uint8),
+        direction=spaces.Discrete(4),
+        mission=MissionSpace(),
+    ),
 }
-LOOSE = {"text", "sequence", "sequence-stacked", "graph", "one-of", "nested-loose", "custom"}
+LOOSE = {"text", "sequence", "sequence-stacked", "graph", "one-of", "nested-loose"}
+CUSTOM = {"custom", "mission"}
 MODES = list(AutoresetMode)
 
 
@@ -145,7 +158,7 @@ def test_every_space_and_mode_in_this_process(build, name, mode):
 
 @only_async
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
-@pytest.mark.parametrize("name", [name for name in SPACES if name != "custom"])
+@pytest.mark.parametrize("name", [name for name in SPACES if name not in CUSTOM])
 def test_every_space_and_mode_with_shared_memory(build, row, name, mode):
     if name in LOOSE:
         row("loose-observations", on=("async",))
@@ -186,8 +199,31 @@ def test_start_methods_and_splits_give_the_numbers_of_sync(build, context, worke
 
 @only_async
 def test_a_custom_observation_space_is_refused_with_shared_memory(build):
-    with pytest.raises(ValueError, match=r"^Using `AsyncVector\(\.\.\., shared_memory=True\)`"):
-        build([partial(SpaceEnv, CustomSpace(), spaces.Discrete(2))] * 2)
+    with pytest.raises(ValueError, match=r"shared_memory=False"):
+        build([partial(SpaceEnv, SPACES["mission"], spaces.Discrete(2))] * 2)
+
+
+@only_async
+@differs("custom-space", on=("async",))
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+@pytest.mark.parametrize("name", sorted(CUSTOM))
+def test_custom_spaces_go_by_pipe_beside_shared_memory(build, name, mode):
+    compare_space(build, SPACES[name], mode, shared_memory="auto")
+
+
+@differs("custom-equality")
+def test_custom_spaces_without_equality_are_the_same_if_their_class_is(build):
+    fleet = build([IncomparableEnv] * 3, shared_memory=False)
+    assert fleet.reset(seed=1)[0] == ("go to the green door",) * 3
+
+
+class IncomparableEnv(CounterEnv):
+    def __init__(self):
+        super().__init__()
+        self.observation_space = IncomparableSpace()
+
+    def _observe(self):
+        return "go to the green door"
 
 
 @pytest.mark.parametrize("shared_memory", [True, False])

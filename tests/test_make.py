@@ -7,12 +7,13 @@ from functools import partial
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import ClipReward, TimeAwareObservation
 
 import envfleet
-from envfleet.testing import assert_same
-from fleet_envs import CounterEnv
+from envfleet.testing import SpaceEnv, assert_same, compare
+from fleet_envs import CounterEnv, MissionSpace
 
 
 def test_isolate_rules_out_this_process():
@@ -100,6 +101,50 @@ def test_a_constructor_that_fails_on_a_list_is_told_that_lists_are_not_split():
             assert "as it is" not in "".join(caught.value.__notes__)
     finally:
         del gym.registry["Level-v0"]
+
+
+MISSION = spaces.Dict(
+    image=spaces.Box(0, 255, (7, 7, 3), np.uint8),
+    mission=MissionSpace(lambda color: f"open the {color} box"),  # as many of MiniGrid's are
+    word=spaces.Text(5),
+)
+
+
+@pytest.mark.parametrize("backend", ["serial", "process", "auto"])
+def test_custom_spaces_go_by_pipe_and_the_plan_says_so(backend):
+    fns = [partial(SpaceEnv, MISSION, spaces.Discrete(3))] * 3
+    with envfleet.make(fns, backend=backend, isolate=backend == "auto") as envs:
+        compare(envs, SyncVectorEnv(fns))
+        if backend == "serial":
+            assert envs.plan.by_pipe == ()
+            return
+        assert envs.shared_memory is True
+        assert envs.plan.by_pipe == ("['mission'] (MissionSpace)", "['word'] (Text)")
+        assert "by pipe: observation['mission'] (MissionSpace)" in str(envs.plan)
+
+
+def test_shared_memory_that_was_asked_for_names_the_space_it_cannot_hold():
+    fns = [partial(SpaceEnv, MISSION, spaces.Discrete(3))] * 2
+    for build in (
+        lambda: envfleet.ProcessVectorEnv(fns, workers=1),
+        lambda: envfleet.make(fns, vector_kwargs={"shared_memory": True, "workers": 1}),
+    ):
+        with pytest.raises(
+            ValueError, match=r"observation\['mission'\] is a MissionSpace"
+        ) as caught:
+            build()
+        assert "AsyncVector" not in str(caught.value)
+        assert isinstance(caught.value.__cause__, gym.error.CustomSpaceError)
+    with pytest.raises(ValueError, match="`shared_memory` must be True, False or 'auto'"):
+        envfleet.ProcessVectorEnv(fns, shared_memory="no")
+
+
+def test_a_plan_says_when_everything_goes_by_pipe():
+    options = {"shared_memory": False, "workers": 1}
+    with envfleet.make("CartPole-v1", 2, vector_kwargs=options) as envs:
+        assert str(envs.plan).endswith("; by pipe: observation (Box)")
+    with envfleet.make("CartPole-v1", 2, workers=1) as envs:
+        assert "pipe" not in str(envs.plan)
 
 
 @pytest.mark.parametrize("engine", [envfleet.SerialVectorEnv, envfleet.ProcessVectorEnv])
@@ -199,6 +244,7 @@ def test_an_id_may_name_its_module():
         ({"env": "CartPole-v1", "num_envs": 0}, ValueError, "`num_envs` must be a positive"),
         ({"env": "CartPole-v1", "autoreset_mode": "never"}, ValueError, "AutoresetMode"),
         ({"env": 3}, TypeError, "`env` must be an id"),
+        ({"env": CounterEnv()}, TypeError, "a function that builds an env"),
         ({"env": []}, TypeError, "`env` must be an id"),
         ({"env": [CounterEnv] * 2, "num_envs": 3}, ValueError, "the list has 2 factories"),
         (

@@ -22,7 +22,7 @@ from envfleet.engine.messages import Outcome
 from envfleet.engine.rules.autoreset import check_steppable, refuse_interrupted
 from envfleet.engine.rules.choice import Plan
 from envfleet.engine.rules.packing import Block, InfoBlock, join_infos
-from envfleet.engine.rules.spaces import Array, Structure
+from envfleet.engine.rules.spaces import Array, Structure, same_space
 from envfleet.engine.worker.host import KEEPS_FINAL_FRAME, Description, ShardSpaces
 
 ObservationMode = str | tuple[Space[Any], Space[Any]]
@@ -194,7 +194,7 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
         same = self.observation_mode == "same"
         for space in spaces.distinct:
             if same:
-                if space != single:
+                if not same_space(space, single):
                     raise RuntimeError(self._text_not_same.format(single=single, space=space))
             elif not is_space_dtype_shape_equiv(space, single):
                 raise RuntimeError(self._text_not_alike.format(single=single, space=space))
@@ -202,7 +202,7 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
     def _check_action_spaces(self, spaces: ShardSpaces) -> None:
         single = self.single_action_space
         for space in spaces.distinct:
-            if space != single:
+            if not same_space(space, single):
                 raise RuntimeError(self._text_other_action.format(single=single, space=space))
 
     def _use(self, views: Views) -> None:

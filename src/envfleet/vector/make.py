@@ -7,7 +7,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -17,6 +17,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from envfleet.engine.pool.cores import usable_cores
 from envfleet.engine.rules.choice import Plan
+from envfleet.engine.rules.spaces import Structure
 from envfleet.engine.worker.host import EnvFactory
 from envfleet.vector.auto import plan_fleet
 from envfleet.vector.fleet import Fleet
@@ -65,7 +66,8 @@ def make(
         workers: how many worker processes; see ``ProcessVectorEnv``.
         autoreset_mode: what happens when an episode ends.
         wrappers: applied to every env, the first one innermost.
-        vector_kwargs: options of the engine as ``make_vec`` takes them; the same as by name.
+        vector_kwargs: options of the engine as ``make_vec`` takes them; the same as by name. Where
+            it does not say otherwise, custom spaces go by pipe (``shared_memory="auto"``).
         **env_kwargs: passed as they are to the constructor of every env, or to the function that
             builds it. A list is never split among the envs: for arguments that differ pass a list
             of functions, ``make([partial(MyEnv, level=i) for i in range(4)])``. If an argument of
@@ -248,10 +250,20 @@ def _build(
     unknown = options.keys() - inspect.signature(engine).parameters.keys()
     if unknown:
         raise TypeError(f"backend={plan.backend!r} has no option {', '.join(sorted(unknown))}")
+    if plan.backend == "process":
+        options.setdefault("shared_memory", "auto")
     with noting_packages():
         envs = engine(factories, **options)
-    envs.plan = plan
+    envs.plan = replace(plan, by_pipe=_leaves_by_pipe(envs))
     return envs
+
+
+def _leaves_by_pipe(envs: Fleet[Any, Any]) -> tuple[str, ...]:
+    if not isinstance(envs, ProcessVectorEnv):
+        return ()
+    structure = Structure(envs.single_observation_space)
+    leaves = structure.loose if envs.shared_memory else structure.leaves
+    return tuple(f"{leaf.path} ({type(leaf.space).__name__})" for leaf in leaves)
 
 
 def _choose(

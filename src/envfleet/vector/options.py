@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from gymnasium.error import CustomSpaceError
 
 from envfleet.engine.pool.cores import usable_cores
+from envfleet.engine.rules.spaces import Structure
 from envfleet.engine.worker.host import EnvHost
 
 
@@ -52,6 +54,29 @@ def check_failure_options(
             "`caller_steps` runs envs in this process, which can be neither restarted nor "
             "timed out: leave out on_failure='restart' and step_timeout, or caller_steps"
         )
+
+
+def check_shared_memory(shared_memory: Any) -> Any:
+    """Refuse a word that is not "auto": it would count as True."""
+    if isinstance(shared_memory, str) and shared_memory != "auto":
+        raise ValueError(f"`shared_memory` must be True, False or 'auto', got {shared_memory!r}")
+    return shared_memory
+
+
+def refuse_custom_spaces(observations: Structure) -> None:
+    """Refuse what cannot lie in shared memory, where it was asked that everything does.
+
+    Raises:
+        ValueError: as in Gymnasium; it names the leaf and its space.
+    """
+    for leaf in observations.loose:
+        if leaf.custom:
+            text = f"observation{leaf.path} is a {type(leaf.space).__name__}, a custom space"
+            raise ValueError(
+                f"shared_memory=True: {text}, which has no fixed place in memory. Pass "
+                "shared_memory='auto' to send it by pipe and the rest in shared memory (make() "
+                "does), or shared_memory=False to send everything by pipe."
+            ) from CustomSpaceError(f"{text}: {leaf.space!r}")
 
 
 def check_threads(worker_threads: Any) -> None:

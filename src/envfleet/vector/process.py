@@ -11,12 +11,7 @@ from typing import Any, NoReturn, SupportsIndex
 
 from gymnasium import Env, logger
 from gymnasium.core import ActType, ObsType
-from gymnasium.error import (
-    AlreadyPendingCallError,
-    ClosedEnvironmentError,
-    CustomSpaceError,
-    NoAsyncCallError,
-)
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 from numpy.typing import NDArray
@@ -43,8 +38,10 @@ from envfleet.vector.mending import Mender
 from envfleet.vector.options import (
     check_failure_options,
     check_host_class,
+    check_shared_memory,
     check_threads,
     number_of_workers,
+    refuse_custom_spaces,
 )
 
 _NEVER = Deadline(None)
@@ -61,7 +58,9 @@ class ProcessVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDAr
 
     Args:
         env_fns: functions that build the envs, each in its worker.
-        shared_memory: whether observations travel in shared memory; otherwise all by pipe.
+        shared_memory: whether observations travel in shared memory; otherwise all by pipe. Custom
+            spaces (a subclass of ``Space`` that Gymnasium does not know) have no place there: True
+            refuses them, "auto" sends them by pipe and the rest in shared memory.
         copy: whether ``reset`` and ``step`` return copies of the observations.
         context: the start method ("fork", "forkserver", "spawn"); None is the platform's default.
         daemon: whether workers are daemonic, which forbids envs to start multiprocessing children.
@@ -103,7 +102,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDAr
     def __init__(
         self,
         env_fns: Iterable[Callable[[], Env[Any, Any]]],
-        shared_memory: bool = True,
+        shared_memory: bool | str = True,
         copy: bool = True,
         context: str | None = None,
         daemon: bool = True,
@@ -121,7 +120,8 @@ class ProcessVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDAr
         worker_threads: int | None = 1,
     ) -> None:
         super().__init__(env_fns, copy, observation_mode, autoreset_mode, infos)
-        self.shared_memory = shared_memory
+        self.shared_memory = bool(check_shared_memory(shared_memory))
+        self._refuses_custom_spaces = self.shared_memory and shared_memory != "auto"
         self.context = context
         self.daemon = daemon
         self.worker = worker
@@ -179,8 +179,8 @@ class ProcessVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDAr
         self._pool.raise_failures()
         self._adopt([outcome.results[0] for _, outcome in self._pool.outcomes()])
         observations, actions = self._observation_structure, self._action_structure
-        if self.shared_memory:
-            self._refuse_custom_spaces()
+        if self._refuses_custom_spaces:
+            refuse_custom_spaces(observations)
         final = self.autoreset_mode == AutoresetMode.SAME_STEP
         shared = observations.fixed if self.shared_memory else ()
         layout = plan_layout(
@@ -220,15 +220,6 @@ class ProcessVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDAr
             self._pool.in_doubt = False
         finally:
             os.close(descriptor)
-
-    def _refuse_custom_spaces(self) -> None:
-        for leaf in self._observation_structure.loose:
-            if leaf.custom:
-                kind = type(leaf.space)
-                raise ValueError(
-                    "Using `AsyncVector(..., shared_memory=True)` caused an error, you can disable "
-                    "this feature with `shared_memory=False` however this is slower."
-                ) from CustomSpaceError(f"Space of type `{kind}` has no fixed place in memory.")
 
     @property
     def processes(self) -> list[Any]:

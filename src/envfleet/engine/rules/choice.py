@@ -45,6 +45,8 @@ class Plan:
     workers: int
     caller_steps: bool
     reason: str
+    by_pipe: tuple[str, ...] = ()
+    """Observation leaves that are not in shared memory, with their spaces: ``['word'] (Text)``."""
 
     def __str__(self) -> str:
         if self.backend == "serial":
@@ -53,7 +55,8 @@ class Plan:
             own = ", one of them the caller's" if self.caller_steps else ""
             shards = "shard" if self.workers == 1 else "shards"
             how = f"process, {self.workers} {shards}{own}"
-        return f"{how}: {self.reason}"
+        piped = ", ".join(f"observation{leaf}" for leaf in self.by_pipe)
+        return f"{how}: {self.reason}{f'; by pipe: {piped}' if piped else ''}"
 
 
 def choose(

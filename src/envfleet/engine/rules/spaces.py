@@ -56,6 +56,25 @@ class Leaf:
         return not isinstance(self.space, (*_FIXED, *_LOOSE))
 
 
+def same_space(one: Space[Any], other: Space[Any]) -> bool:
+    """Whether two envs have the same space.
+
+    A custom class without ``__eq__`` would have each space equal to itself alone, and to no copy in
+    another process: its spaces count as the same.
+    """
+    if one == other:
+        return True
+    if isinstance(one, spaces.Dict) and isinstance(other, spaces.Dict):
+        return one.spaces.keys() == other.spaces.keys() and all(
+            same_space(space, other.spaces[key]) for key, space in one.spaces.items()
+        )
+    if isinstance(one, spaces.Tuple) and isinstance(other, spaces.Tuple):
+        return len(one.spaces) == len(other.spaces) and all(
+            map(same_space, one.spaces, other.spaces)
+        )
+    return type(one) is type(other) and type(one).__eq__ is object.__eq__
+
+
 class Structure:
     """The shape of the nested values of one space."""
 

@@ -17,7 +17,7 @@ from envfleet.engine.failures import Failure
 from envfleet.engine.interrupts import raise_interrupt
 from envfleet.engine.messages import Outcome, Renew
 from envfleet.engine.rules.seeding import ResetPlan
-from envfleet.engine.rules.spaces import Structure
+from envfleet.engine.rules.spaces import Structure, same_space
 
 EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -45,7 +45,7 @@ class ShardSpaces:
         """Compare each space with the first one only: that settles the usual case."""
         found = cls([], [])
         for space in spaces:
-            if not found.distinct or space != found.distinct[0]:
+            if not found.distinct or not same_space(space, found.distinct[0]):
                 found.which.append(len(found.distinct))
                 found.distinct.append(space)
             else:
