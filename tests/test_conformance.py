@@ -508,6 +508,239 @@ def test_a_scalar_is_no_batch_of_actions(build):
     assert fleet.step([0, 0])[0].tolist() == [[1, 1]] * 2
 
 
+class PairEnv(ActionKeeper):
+    def __init__(self):
+        super().__init__(spaces.Tuple((spaces.Discrete(3), spaces.Discrete(5))))
+
+
+@differs("tuple-actions")
+@pytest.mark.parametrize("num_envs", [2, 3])
+def test_a_list_with_one_tuple_per_env_is_no_tuple_of_batches(build, num_envs):
+    fleet = build([PairEnv] * num_envs)
+    fleet.reset()
+    with pytest.raises(ValueError, match=rf"list of {num_envs} tuples.*tuple\(zip\(\*actions\)\)"):
+        fleet.step([(0, 4), (1, 3), (2, 2)][:num_envs])
+    assert fleet.get_attr("total_steps") == (0,) * num_envs
+
+
+def test_a_tuple_of_batches_is_taken_at_its_word(build):
+    fleet = build([PairEnv] * 2)
+    fleet.reset()
+    fleet.step(((0, 1), (4, 3)))
+    fleet.step([[0, 1], np.array([4, 3])])
+    assert fleet.call("kept") == ([(0, 4)] * 2, [(1, 3)] * 2)
+
+
+# What is no env
+
+
+class NoMetadata(CounterEnv):
+    metadata = None
+
+
+class Nothing:
+    pass
+
+
+class ParallelEnv:
+    """What PettingZoo calls so, as far as it can be told without PettingZoo."""
+
+    metadata = {"name": "pursuit_v4"}  # noqa: RUF012
+    possible_agents = ("hunter_0", "hunter_1")
+
+    def observation_space(self, agent):
+        return spaces.Discrete(2)
+
+    action_space = observation_space
+
+    def reset(self, seed=None, options=None):
+        return dict.fromkeys(self.possible_agents, 0), {}
+
+    def step(self, actions):
+        raise NotImplementedError
+
+
+class OldSpaces(CounterEnv):
+    observation_space = ((2,), np.float32)
+
+
+@differs("no-env")
+@pytest.mark.parametrize(
+    ("factory", "text"),
+    [
+        (lambda: None, "returned None; expected a gymnasium.Env"),
+        (lambda: CounterEnv, "returned the class CounterEnv; expected a gymnasium.Env"),
+        (Nothing, "returned a Nothing, which has no reset, step, observation_space"),
+        (ParallelEnv, "returned a ParallelEnv, a PettingZoo env of several agents"),
+        (partial(SyncVectorEnv, [CounterEnv]), "returned a SyncVectorEnv, a vector env itself"),
+        (NoMetadata, "metadata is None; expected a dict"),
+        (OldSpaces, r"observation_space is \(\(2,\).*expected a gymnasium.Space"),
+    ],
+    ids=["none", "class", "object", "pettingzoo", "vector", "metadata", "space"],
+)
+def test_what_is_no_env_is_named(build, factory, text):
+    with pytest.raises(TypeError, match=f"^env 1: .*{text}"):
+        build([CounterEnv, factory, CounterEnv])
+
+
+@differs("same-env")
+@pytest.mark.parametrize(
+    "wrap", [lambda env: env, gym.wrappers.OrderEnforcing], ids=["", "wrapped"]
+)
+def test_factories_that_return_the_same_env_are_refused(build, wrap):
+    env = CounterEnv()
+    with pytest.raises(TypeError, match=r"envs 0-1, 3 are one and the same object"):
+        build([lambda: wrap(env), lambda: wrap(env), CounterEnv, lambda: wrap(env)], workers=1)
+
+
+# Answers of another kind
+
+
+class Answering(CounterEnv):
+    """Steps like any other, but answers what it is told to."""
+
+    def __init__(self, answer=None, **parts):
+        super().__init__()
+        self._answer, self._parts = answer, parts
+
+    def step(self, action):
+        names = ("observation", "reward", "terminated", "truncated", "info")
+        values = dict(zip(names, super().step(action), strict=True)) | self._parts
+        return tuple(values.values()) if self._answer is None else self._answer
+
+
+def refused(build, env_fn, text):
+    """Env 1 fails in its step, with that text; the others have stepped."""
+    fleet = build([CounterEnv, env_fn, CounterEnv])
+    fleet.reset()
+    with pytest.raises((TypeError, ValueError), match=f"^env 1 in step returned {text}"):
+        fleet.step([0, 0, 0])
+    assert fleet.get_attr("total_steps") == (1, 1, 1)
+
+
+@differs("answer-size")
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ((np.zeros(2), 1.0, False, {}), r"4 values \(ndarray, float, bool, dict\).*old Gym API"),
+        ((np.zeros(2), 1.0, False, False, {}, 6), "6 values .*; expected .*terminated, truncated"),
+        (np.zeros(2), r"an array of shape \(2,\); expected"),
+        ((), r"0 values \(\); expected"),
+        (3.5, "a float; expected"),
+    ],
+    ids=["4", "6", "observation", "0", "float"],
+)
+def test_a_step_of_other_than_five_values_is_named(build, answer, text):
+    refused(build, partial(Answering, answer), text)
+
+
+class OldReset(CounterEnv):
+    def __init__(self, observation_space, answer):
+        super().__init__()
+        self.observation_space, self._answer = observation_space, answer
+
+    def reset(self, **kwargs):
+        super().reset(**kwargs)
+        return self._answer
+
+
+@differs("answer-size")
+@pytest.mark.parametrize(
+    ("space", "answer", "text"),
+    [
+        (CounterEnv.observation_space, np.zeros(2, np.float32), r"an array of shape \(2,\)"),
+        (spaces.Dict(a=spaces.Discrete(2), b=spaces.Discrete(2)), {"a": 0, "b": 0}, "a dict"),
+        (
+            spaces.Tuple([spaces.Discrete(2)] * 2),
+            (1, 0),
+            r"2 values \(int, int\): info must be a dict, got int",
+        ),
+        (spaces.Discrete(2), (1, {}, {}), r"3 values \(int, dict, dict\)"),
+        (spaces.Discrete(2), None, "None"),
+    ],
+    ids=["box", "dict", "tuple", "three", "none"],
+)
+def test_a_reset_that_returns_only_an_observation_is_named(build, space, answer, text):
+    fleet = build([partial(OldReset, space, answer)] * 2)
+    with pytest.raises(
+        TypeError, match=rf"^env 0 in reset returned {text}; expected \(obs.*old Gym"
+    ):
+        fleet.reset()
+
+
+BAD_REWARDS = {
+    "none": (None, "None"),
+    "string": ("1.5", "the str '1.5'"),
+    "bytes": (b"1", "the bytes b'1'"),
+    "array": (np.ones(2), r"an array of shape \(2,\)"),
+    "empty": (np.ones(0), r"an array of shape \(0,\)"),
+    "strings": (np.array(["1"]), "the str '1'"),
+    "masked": (np.ma.masked, "masked"),
+    "masked-array": (np.ma.masked_array([1.0], mask=[True]), "masked"),
+    "object": (np.array(None), "None"),
+    "list": ([1.0], "a list"),
+    "complex": (1j, "a complex"),
+    "huge": (10**400, "an int too large for a float"),
+}
+
+
+@differs("reward-kind")
+@pytest.mark.filterwarnings("ignore:Warning. converting a masked element")
+@pytest.mark.parametrize("reward", BAD_REWARDS)
+def test_a_reward_that_is_no_number_is_named(build, reward):
+    value, text = BAD_REWARDS[reward]
+    refused(build, partial(Answering, reward=value), f"{text}.* as `reward`; expected one number")
+
+
+@differs("flag-kind")
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("no", "the str 'no'"),
+        (2, "2"),
+        (0.5, "0.5"),
+        (np.nan, "nan"),
+        ({"TimeLimit": True}, "a dict"),
+        (np.array([False, True]), r"an array of shape \(2,\)"),
+    ],
+    ids=["string", "two", "half", "nan", "dict", "array"],
+)
+def test_a_flag_that_is_not_true_or_false_is_named(build, name, value, text):
+    refused(build, partial(Answering, **{name: value}), f"{text} as `{name}`; expected True or")
+
+
+@pytest.mark.parametrize("flag", [True, np.bool_(1), 1, np.int8(1), 1.0, np.array(1)], ids=repr)
+@pytest.mark.parametrize("reward", [0.5, np.float32(0.5), np.array(0.5)], ids=repr)
+def test_numbers_of_any_kind_are_rewards_and_flags(build, reward, flag):
+    fns = [partial(Answering, reward=reward, terminated=flag, truncated=flag == 0)] * 2
+    fleet = build(fns)
+    fleet.reset()
+    _, rewards, terminated, truncated, _ = fleet.step([0, 0])
+    assert (rewards.tolist(), rewards.dtype) == ([0.5, 0.5], np.float64)
+    assert (terminated.tolist(), truncated.tolist()) == ([True] * 2, [False] * 2)
+
+
+# Gymnasium refuses them from NumPy 2.4 on, which no longer takes an array for a number.
+@pytest.mark.engines("serial", "process", "caller")
+def test_arrays_of_one_number_are_rewards_and_flags(build):
+    one = np.array([1])
+    fleet = build(
+        [CounterEnv, partial(Answering, reward=one / 2, terminated=one, truncated=one - 1)]
+    )
+    fleet.reset()
+    _, rewards, terminated, truncated, _ = fleet.step([0, 0])
+    assert rewards.tolist() == [1, 0.5]
+    assert (terminated.tolist(), truncated.tolist()) == ([False, True], [False, False])
+
+
+@pytest.mark.parametrize("reward", [np.nan, np.inf, -np.inf])
+def test_a_reward_that_is_not_finite_is_passed_on(build, reward):
+    fleet = build([partial(Answering, reward=reward), CounterEnv])
+    fleet.reset()
+    np.testing.assert_array_equal(fleet.step([0, 0])[1], [reward, 1])
+
+
 # Observations that do not fit
 
 

@@ -198,6 +198,73 @@ def test_an_observation_that_cannot_be_read_is_its_envs_failure(build):
     assert "raised by env 1" in caught.value.__notes__[0]
 
 
+def test_envs_are_not_their_own_factories(build):
+    with pytest.raises(TypeError, match=r"env_fns\[1\] is a CounterEnv, not a function"):
+        build([CounterEnv, CounterEnv()])
+
+
+def test_a_wrapper_that_cannot_unpack_a_step_gets_a_note(build):
+    fleet = build([CounterEnv, lambda: gym.wrappers.TimeLimit(Old(), 10)])
+    fleet.reset()
+    with pytest.raises(ValueError, match="unpack") as caught:
+        fleet.step([0, 0])
+    notes = " ".join(caught.value.__notes__)
+    assert "`step` of env 1 does not return five values" in notes
+    assert "old Gym API" in notes
+
+
+def test_an_envs_own_error_is_not_taken_for_a_bad_answer(build):
+    """Not even where the neighbour's answer was one, or its flags are odd but false."""
+
+    class Odd(CounterEnv):
+        def step(self, action):
+            observation, reward, *_ = super().step(action)
+            return [observation, reward, None, 0, {}]
+
+    fleet = build([Odd, partial(CounterEnv, fail_at=1), Old, partial(CounterEnv, fail_at=1)])
+    fleet.reset()
+    with pytest.raises(ValueError, match=r"^planned") as caught:
+        fleet.step([0] * 4)
+    notes = caught.value.__notes__
+    assert "env 2 also raised ValueError in step" in notes[1]
+    assert "returned 4 values" in notes[1]
+    assert "env 3 also raised ValueError in step" in notes[2]
+    assert notes[2].endswith(": planned")
+
+
+def test_an_error_of_an_env_that_has_no_python_lines_stays_what_it_is(build):
+    class Compiled(CounterEnv):
+        def __init__(self):
+            super().__init__()
+            self.step = partial(int, "x")
+
+    for fns in ([Compiled, CounterEnv], [CounterEnv, CounterEnv, Compiled]):
+        fleet = build(fns)
+        fleet.reset()
+        with pytest.raises(ValueError, match=r"^invalid literal for int\(\)"):
+            fleet.step([0] * len(fns))
+
+
+def test_what_is_refused_as_an_env_is_closed(build, tmp_path):
+    class Closing(CounterEnv):
+        metadata = None
+
+        def close(self):
+            (tmp_path / "closed").touch()
+
+    with pytest.raises(TypeError, match="metadata"):
+        build([CounterEnv, Closing])
+    assert (tmp_path / "closed").exists()
+
+
+class Old(CounterEnv):
+    """Steps as in the old Gym API."""
+
+    def step(self, action):
+        observation, reward, terminated, _, info = super().step(action)
+        return observation, reward, terminated, info
+
+
 @pytest.mark.parametrize("reward", [10**400, np.ones(2), "much"])
 def test_a_reward_that_is_no_number_is_its_envs_failure(build, reward):
     class Rewarding(CounterEnv):

@@ -260,7 +260,7 @@ def test_a_factory_that_fails_says_which_env(context):
     def nothing():
         return None
 
-    with pytest.raises(AttributeError, match="observation_space") as caught:
+    with pytest.raises(TypeError, match="env 1: its factory returned None") as caught:
         envfleet.ProcessVectorEnv([CounterEnv, nothing], context=context, workers=1)
     assert "raised by env 1 in construct" in caught.value.__notes__[0]
 

@@ -68,6 +68,12 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
         self.env_fns = env_fns if isinstance(env_fns, Sequence) else tuple(env_fns)
         if not self.env_fns:
             raise ValueError("a fleet needs at least one env: env_fns is empty")
+        for i, env_fn in enumerate(self.env_fns):
+            if not callable(env_fn):
+                raise TypeError(
+                    f"env_fns[{i}] is a {type(env_fn).__name__}, not a function that builds an "
+                    'env: pass functions, as in [lambda: gymnasium.make("CartPole-v1")] * 4'
+                )
         self.num_envs = len(self.env_fns)
         self.copy = copy
         self._interrupted: set[int] = set()

@@ -47,10 +47,31 @@ def _collect(
     else:
         if not isinstance(items, (tuple, list)):
             raise TypeError(f"a Tuple action is a tuple of batches, got {type(items).__name__}")
+        _refuse_one_tuple_per_env(tree, items, num_envs)
         if len(items) != len(tree):
             raise ValueError(f"a Tuple action of {len(tree)} batches is expected, got {len(items)}")
         for branch, item in zip(tree, items, strict=True):
             _collect(structure, branch, item, num_envs, columns)
+
+
+def _refuse_one_tuple_per_env(tree: tuple[Tree, ...], items: Any, num_envs: int) -> None:
+    """Refuse ``[(a, b), (a, b), ...]``, whose parts would go to the wrong envs.
+
+    Raises:
+        ValueError: a list of tuples that has one tuple per env; a tuple of tuples is taken at its
+            word, as batches.
+    """
+    if (
+        isinstance(items, list)
+        and len(items) == num_envs
+        and any(isinstance(branch, int) for branch in tree)
+        and all(isinstance(item, tuple) and len(item) == len(tree) for item in items)
+    ):
+        raise ValueError(
+            f"the actions are a list of {num_envs} tuples, one per env; a Tuple action space takes "
+            f"a tuple of {len(tree)} batches, one per part, each with {num_envs} values: pass "
+            "tuple(zip(*actions)); no env was stepped."
+        )
 
 
 def _fixed_column(leaf: Leaf, items: Any, num_envs: int) -> Array:

@@ -6,9 +6,12 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from struct import Struct
+from sys import modules
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 
@@ -16,6 +19,15 @@ from envfleet.engine.arena.views import ObservationWriter, Views
 from envfleet.engine.failures import Failure
 from envfleet.engine.interrupts import raise_interrupt
 from envfleet.engine.messages import Outcome, Renew
+from envfleet.engine.rules.answers import (
+    flag,
+    is_unpacking_a_step,
+    number,
+    reset_parts,
+    step_problem,
+    unpacking_note,
+)
+from envfleet.engine.rules.envs import check_env, envs_that_are_one, text_about_sharers
 from envfleet.engine.rules.seeding import ResetPlan
 from envfleet.engine.rules.spaces import Structure, same_space
 
@@ -117,15 +129,25 @@ class EnvHost:
                 self.envs.append(self._make(i))
             except self.caught as error:
                 outcome.failures.append(self._failure(self.first + i, "construct", error))
-                self.close()
-                self.envs.clear()
-                return outcome
+                break
+        else:
+            if sharers := envs_that_are_one(self.envs, self.first):
+                refusal = TypeError(text_about_sharers(sharers))
+                outcome.failures.append(Failure.capture(sharers[0], "construct", refusal))
+        if outcome.failures:
+            self.close()
+            self.envs.clear()
         self._due = [False] * len(self.envs)
         return outcome
 
     def _make(self, i: int) -> gymnasium.Env[Any, Any]:
         env = self.make_env(i, self._env_fns[i])
-        _ = env.observation_space, env.action_space  # what is missing is missed here
+        try:
+            check_env(env, self.first + i)
+        except TypeError:
+            with contextlib.suppress(Exception):
+                env.close()
+            raise
         return env
 
     def rebuild(self, env_ids: Sequence[int]) -> Outcome:
@@ -203,6 +225,9 @@ class EnvHost:
         self._failed = views.failed
         self._has_loose = bool(observations.loose)
         count = len(self.envs)
+        self._rewards_format = Struct(f"{count}d")
+        self._nan_bytes = bytearray(count)
+        self._is_nan = np.frombuffer(self._nan_bytes, dtype=np.bool_)
         self._writer = ObservationWriter(observations, views.observations, self.first, count)
         if self._same_step:
             self._final_writer = ObservationWriter(
@@ -217,7 +242,8 @@ class EnvHost:
             try:
                 fresh = self._fresh_seeds.pop(i, None)
                 seed = fresh if seed is None else seed  # noqa: PLW2901
-                observation, info = self.reset_env(i, seed=seed, options=options)
+                answer = self.reset_env(i, seed=seed, options=options)
+                observation, info = reset_parts(answer, env)
                 self._writer.write(i, observation)
                 if info:
                     outcome.infos.append((env, _checked_info(info)))
@@ -236,6 +262,7 @@ class EnvHost:
         self._truncated.fill(False)
         observations: list[Any] = []
         rewards: list[Any] = []
+        answer: Any = _NOTHING
         actions = self._actions.rows(columns)
         # This loop is the hot path: what is rare works out its env's index from len(rewards).
         for env, action, is_due in zip(self.envs, actions, self._due, strict=True):
@@ -244,9 +271,12 @@ class EnvHost:
                     observation, info = self._catch_up(len(rewards), outcome)
                     reward: Any = 0.0
                 else:
-                    observation, reward, terminated, truncated, info = env.step(action)
+                    answer = env.step(action)
+                    observation, reward, terminated, truncated, info = answer
                     if terminated or truncated:
                         i = len(rewards)
+                        terminated = flag(terminated, "terminated", self.first + i)
+                        truncated = flag(truncated, "truncated", self.first + i)
                         self._terminated[i], self._truncated[i] = terminated, truncated
                         if same_step:
                             observation, info = self._turn_over(i, observation, info, outcome)
@@ -259,8 +289,8 @@ class EnvHost:
                 if info and all_infos:
                     outcome.infos.append((self.first + len(rewards), _checked_info(info)))
             except self.caught as error:
-                self._fail(len(rewards), "step", error, outcome)
-                observation, reward = _NOTHING, 0.0
+                self._fail_step(len(rewards), answer, error, outcome)
+                observation, reward, answer = _NOTHING, 0.0, _NOTHING
             observations.append(observation)
             rewards.append(reward)
         self._record(observations, rewards, outcome)
@@ -269,18 +299,45 @@ class EnvHost:
     def _record(self, observations: list[Any], rewards: list[Any], outcome: Outcome) -> None:
         """Write what the envs returned; in bulk if all is well, else env by env to find who not."""
         try:
-            self._rewards[:] = rewards
-            if self._writer.write_all(observations):
-                return
+            # Unlike NumPy, struct takes neither None (as NaN) nor strings for numbers.
+            self._rewards_format.pack_into(self._rewards, 0, *rewards)  # type: ignore[arg-type]
+            is_plain = "numpy.ma" not in modules or not self._has_nan()
         except Exception as error:  # noqa: BLE001 - found out below, env by env
             raise_interrupt(error)
-        for i, (observation, reward) in enumerate(zip(observations, rewards, strict=True)):
+            is_plain = False
+        if not is_plain:
+            for i, reward in enumerate(rewards):
+                try:
+                    self._rewards[i] = number(reward, self.first + i)
+                except self.caught as error:
+                    self._fail(i, "step", error, outcome)
+                    self._rewards[i], observations[i] = 0.0, _NOTHING
+        if self._writer.write_all(observations):
+            return
+        for i, observation in enumerate(observations):
             try:
-                self._rewards[i] = reward
                 if observation is not _NOTHING:
                     self._writer.write(i, observation)
             except self.caught as error:
                 self._fail(i, "step", error, outcome)
+
+    def _has_nan(self) -> bool:
+        """Whether a reward is NaN, as a masked one is by now. To look at bytes is the quickest."""
+        np.isnan(self._rewards, self._is_nan)
+        return True in self._nan_bytes
+
+    def _fail_step(self, i: int, answer: Any, error: BaseException, outcome: Outcome) -> None:
+        """Record a failed step; ``answer`` is what the env returned, if it came to that."""
+        env = self.first + i
+        trace = error.__traceback__
+        is_ours = (
+            trace is not None and trace.tb_next is None
+        )  # raised where answers are taken apart
+        if is_ours and answer is not _NOTHING:
+            error = step_problem(answer, env) or error
+        elif is_unpacking_a_step(error):
+            error.add_note(unpacking_note(env))
+        self._fail(i, "step", error, outcome)
 
     def _fail(self, i: int, phase: str, error: BaseException, outcome: Outcome) -> None:
         outcome.failures.append(self._failure(self.first + i, phase, error))
@@ -351,7 +408,8 @@ class EnvHost:
 
     def _autoreset(self, i: int) -> tuple[Any, dict[str, Any]]:
         seed = self._fresh_seeds.pop(i, None)
-        return self.reset_env(i) if seed is None else self.reset_env(i, seed=seed)
+        answer = self.reset_env(i) if seed is None else self.reset_env(i, seed=seed)
+        return reset_parts(answer, self.first + i)
 
     def _keep_final(self, i: int, loose: list[Any], outcome: Outcome) -> None:
         # The env may go on using the very objects it returned.
