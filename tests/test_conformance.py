@@ -570,9 +570,9 @@ class OldSpaces(CounterEnv):
     [
         (lambda: None, "returned None; expected a gymnasium.Env"),
         (lambda: CounterEnv, "returned the class CounterEnv; expected a gymnasium.Env"),
-        (Nothing, "returned a Nothing, which has no reset, step, observation_space"),
-        (ParallelEnv, "returned a ParallelEnv, a PettingZoo env of several agents"),
-        (partial(SyncVectorEnv, [CounterEnv]), "returned a SyncVectorEnv, a vector env itself"),
+        (Nothing, r"returned an object \(Nothing\) without reset, step, observation_space"),
+        (ParallelEnv, r"returned a PettingZoo env of several agents \(ParallelEnv\)"),
+        (partial(SyncVectorEnv, [CounterEnv]), r"returned a vector env \(SyncVectorEnv\)"),
         (NoMetadata, "metadata is None; expected a dict"),
         (OldSpaces, r"observation_space is \(\(2,\).*expected a gymnasium.Space"),
     ],

@@ -199,7 +199,7 @@ def test_an_observation_that_cannot_be_read_is_its_envs_failure(build):
 
 
 def test_envs_are_not_their_own_factories(build):
-    with pytest.raises(TypeError, match=r"env_fns\[1\] is a CounterEnv, not a function"):
+    with pytest.raises(TypeError, match=r"env_fns\[1\] must be a function.*got CounterEnv"):
         build([CounterEnv, CounterEnv()])
 
 

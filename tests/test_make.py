@@ -130,7 +130,7 @@ def test_shared_memory_that_was_asked_for_names_the_space_it_cannot_hold():
         lambda: envfleet.make(fns, vector_kwargs={"shared_memory": True, "workers": 1}),
     ):
         with pytest.raises(
-            ValueError, match=r"observation\['mission'\] is a MissionSpace"
+            ValueError, match=r"\['mission'\] has the custom space MissionSpace"
         ) as caught:
             build()
         assert "AsyncVector" not in str(caught.value)

@@ -71,8 +71,8 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
         for i, env_fn in enumerate(self.env_fns):
             if not callable(env_fn):
                 raise TypeError(
-                    f"env_fns[{i}] is a {type(env_fn).__name__}, not a function that builds an "
-                    'env: pass functions, as in [lambda: gymnasium.make("CartPole-v1")] * 4'
+                    f"env_fns[{i}] must be a function that builds an env, as "
+                    f'lambda: gymnasium.make("CartPole-v1"), got {type(env_fn).__name__}'
                 )
         self.num_envs = len(self.env_fns)
         self.copy = copy

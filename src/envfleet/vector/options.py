@@ -71,7 +71,7 @@ def refuse_custom_spaces(observations: Structure) -> None:
     """
     for leaf in observations.loose:
         if leaf.custom:
-            text = f"observation{leaf.path} is a {type(leaf.space).__name__}, a custom space"
+            text = f"observation{leaf.path} has the custom space {type(leaf.space).__name__}"
             raise ValueError(
                 f"shared_memory=True: {text}, which has no fixed place in memory. Pass "
                 "shared_memory='auto' to send it by pipe and the rest in shared memory (make() "

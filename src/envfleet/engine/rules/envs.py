@@ -64,12 +64,12 @@ def _problem(env: Any) -> str | None:
     kind = type(env).__name__
     if isinstance(env, VectorEnv):
         return (
-            f"a {kind}, a vector env itself; {expected}. A fleet is made of single envs: pass more "
+            f"a vector env ({kind}); {expected}. A fleet is made of single envs: pass more "
             "factories instead"
         )
     if hasattr(env, "possible_agents") or hasattr(env, "agents"):
         return (
-            f"a {kind}, a PettingZoo env of several agents; {expected}. Wrap it in a gymnasium.Env "
+            f"a PettingZoo env of several agents ({kind}); {expected}. Wrap it in a gymnasium.Env "
             "that acts for all agents or for one of them, or train its agents as the envs of "
             "SuperSuit's pettingzoo_env_to_vec_env_v1"
         )
@@ -79,7 +79,7 @@ def _problem(env: Any) -> str | None:
         if not hasattr(env, name)
     ]
     if missing:
-        return f"a {kind}, which has no {', '.join(missing)}; {expected}"
+        return f"an object ({kind}) without {', '.join(missing)}; {expected}"
     return None
 
 
