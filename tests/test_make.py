@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from functools import partial
 
 import gymnasium as gym
@@ -269,3 +270,31 @@ def test_refusals_say_what_to_do(arguments, error, text):
 def test_a_spec_without_an_entry_point_is_refused():
     with pytest.raises(gym.error.Error, match="doesn't have an entry point defined"):
         envfleet.make(gym.envs.registration.EnvSpec("Nothing-v0"))
+
+
+def describe_fleet(queue, **options):
+    """What ``make`` gives in a process that may not have children."""
+    try:
+        with envfleet.make("CartPole-v1", 4, **options) as envs:
+            envs.reset()
+            envs.step([0] * 4)
+            queue.put((type(envs).__name__, str(envs.plan)))
+    except ValueError as error:
+        queue.put(("ValueError", str(error)))
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [({}, "SerialVectorEnv"), ({"isolate": True}, "ValueError"), ({"workers": 2}, "ValueError")],
+)
+def test_auto_is_serial_in_a_daemonic_process_and_says_so(options, kind):
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    process = context.Process(target=describe_fleet, args=(queue,), kwargs=options, daemon=True)
+    process.start()
+    found, text = queue.get()
+    assert found == kind
+    assert "daemonic" in text
+    process.join()
+    process.close()
+    queue.close()

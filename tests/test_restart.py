@@ -6,12 +6,15 @@ import logging
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
 
 import gymnasium as gym
 import numpy as np
+import psutil
 import pytest
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
@@ -19,6 +22,7 @@ from gymnasium.vector import AutoresetMode
 
 import envfleet
 from envfleet.testing import Fault, FaultEnv
+from waiting import wait_until
 
 Fleet = partial(envfleet.ProcessVectorEnv, context="fork", workers=2, on_failure="restart")
 DEADLY = ["sigkill", "exit", "sigsegv", "raise", "raise-two-arguments", "raise-system-exit"]
@@ -717,3 +721,47 @@ def test_close_from_another_thread_ends_a_blocked_wait():
         fleet.step_wait()
     closer.join()
     assert closed
+
+
+FROZEN = """
+import os, signal, sys, time
+from functools import partial
+import envfleet
+from envfleet.testing import FaultEnv
+
+class Slow(FaultEnv):
+    def step(self, action):
+        time.sleep(0.7)
+        return super().step(action)
+
+with envfleet.ProcessVectorEnv(
+    [Slow] * 2, context="fork", workers=2, on_failure="restart", step_timeout=2.5
+) as fleet:
+    fleet.reset()
+    print(*[process.pid for process in fleet.processes], flush=True)
+    if sys.argv[1] == "between":
+        fleet.step_async([1, 1])
+        os.kill(os.getpid(), signal.SIGSTOP)  # until somebody lets it go on
+        fleet.step_wait()
+    for _ in range(3):
+        fleet.step([1, 1])
+    print(fleet.restart_count, flush=True)
+"""
+
+
+@pytest.mark.parametrize("moment", ["waiting", "between"])
+def test_a_program_that_is_frozen_with_its_workers_restarts_none(moment):
+    with subprocess.Popen(
+        [sys.executable, "-c", FROZEN, moment], stdout=subprocess.PIPE, text=True
+    ) as program:
+        workers = [int(pid) for pid in program.stdout.readline().split()]
+        everybody = [*workers, program.pid]
+        if moment == "between":
+            wait_until(lambda: psutil.Process(program.pid).status() == psutil.STATUS_STOPPED)
+        for pid in everybody:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(4)  # longer than the time-out: that is the point
+        for pid in reversed(everybody):  # the caller looks before its workers can have answered
+            os.kill(pid, signal.SIGCONT)
+        assert program.stdout.read() == "0\n"
+    assert program.returncode == 0

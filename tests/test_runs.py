@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pickle
+import random
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+import envfleet
 from envfleet.train import checkpoint as checkpoints
 from envfleet.train.config import TrainConfig
 from envfleet.train.envs import UnknownEnvError, build_fleet, find_env
@@ -376,3 +378,37 @@ def test_a_checkpoint_that_was_cut_short_is_named_and_the_one_before_can_be_used
     with pytest.raises(FileExistsError, match="has a run already"):
         Run.start(tmp_path, QUICK["cartpole"], options)
     assert read_config(tmp_path) == (QUICK["cartpole"], options)
+
+
+# Generators that a whole process shares
+
+
+def returns(folder):
+    with (folder / "metrics.csv").open() as file:
+        return [
+            [v for k, v in row.items() if not k.startswith("time/")] for row in csv.DictReader(file)
+        ]
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_envs_that_use_global_generators_give_the_same_metrics_twice(tmp_path, backend):
+    config = replace(QUICK["cartpole"], env_id="train_envs:Global", total_steps=1000)
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    for name in "ab":
+        random.random()  # what the program did before must not matter
+        np.random.random()
+        now = random.getstate(), np.random.get_state()[1].tolist()
+        with Run.start(tmp_path / name, config, RunOptions(backend=backend)) as run:
+            run.train()
+        assert (random.getstate(), np.random.get_state()[1].tolist()) == now
+    assert before != now
+    assert returns(tmp_path / "a") == returns(tmp_path / "b")
+
+
+def test_reset_leaves_the_callers_generators_alone():
+    for backend in ("serial", "process"):
+        with envfleet.make("CartPole-v1", 2, backend=backend) as fleet:
+            before = random.getstate(), np.random.get_state()[1].tolist()
+            fleet.reset(seed=1)
+            fleet.step([1, 1])
+            assert (random.getstate(), np.random.get_state()[1].tolist()) == before

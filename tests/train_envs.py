@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import random
 
 import gymnasium as gym
 import numpy as np
@@ -106,3 +107,19 @@ class Unseeable(Crashing):
 
     def render(self):
         raise gym.error.DependencyNotInstalled("pygame is not installed, run `pip install more`")
+
+
+class Global(gym.Env):
+    """Draws from the generators that all of a process shares, as careless envs do."""
+
+    observation_space, action_space = spaces.Box(-9, 9, (2,)), spaces.Discrete(2)
+
+    def _observe(self):
+        return np.array([random.random(), np.random.normal()], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._observe(), {}
+
+    def step(self, action):
+        return self._observe(), random.random(), random.random() < 0.1, False, {}

@@ -1,8 +1,10 @@
-"""Waiting in tests: for a condition, with a deadline that a busy machine meets too."""
+"""Waiting in tests: for a condition, with a deadline that a busy machine meets too; for ends."""
 
 from __future__ import annotations
 
 import time
+
+import psutil
 
 
 def wait_until(condition, seconds=30.0):
@@ -11,3 +13,15 @@ def wait_until(condition, seconds=30.0):
     while not condition():
         assert time.monotonic() < deadline, f"it did not happen within {seconds:g} s"
         time.sleep(0.01)
+
+
+def gone(pids):
+    """Whether none of these processes runs any more; a zombie that nobody reaps does not run."""
+
+    def runs(pid):
+        try:
+            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    return not any(runs(pid) for pid in pids)

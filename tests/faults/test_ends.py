@@ -19,7 +19,7 @@ from gymnasium.error import ClosedEnvironmentError
 import envfleet
 from envfleet.engine.pool.watch import Watch
 from envfleet.testing import Fault, FaultEnv
-from waiting import wait_until
+from waiting import gone, wait_until
 
 Fleet = partial(envfleet.ProcessVectorEnv, context="fork", workers=2)
 METHODS = ["fork", "forkserver", "spawn"]
@@ -44,18 +44,6 @@ class GilHolder(Starter):
     def step(self, action):
         ctypes.PyDLL(None).pause()
 """
-
-
-def gone(pids):
-    """Whether none of these processes runs any more; a zombie that nobody reaps does not run."""
-
-    def runs(pid):
-        try:
-            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
-
-    return not any(runs(pid) for pid in pids)
 
 
 def start(tmp_path, body):

@@ -113,6 +113,14 @@ class Renew:
 
 
 @dataclass(frozen=True, slots=True)
+class SeedGlobals:
+    """Seed the generators that envs may use without asking: ``random``, ``np.random``, torch's."""
+
+    seed: int
+    title: ClassVar[str] = "seed_globals"
+
+
+@dataclass(frozen=True, slots=True)
 class Settle:
     """Answer, and forget which keys of infos the caller knows: it may have lost an answer."""
 
@@ -126,7 +134,9 @@ class Close:
     title: ClassVar[str] = "close"
 
 
-Command: TypeAlias = Attach | Reset | Step | Call | SetAttr | Rebuild | Renew | Settle | Close
+Command: TypeAlias = (
+    Attach | Reset | Step | Call | SetAttr | Rebuild | Renew | SeedGlobals | Settle | Close
+)
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import random
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -126,6 +127,7 @@ class Run:
                     films=options.record_every > 0,
                 )
             )
+            self._envs = envs
             self.policy = make_policy(config, envs)
             self.policy.to(_device(options.device, self.policy))
             self.ppo = PPO(self.policy, config)
@@ -244,7 +246,7 @@ class Run:
         """
         start = time.perf_counter() - sum(self.seconds.values())
         try:
-            with _one_thread() as threads:
+            with _one_thread() as threads, _kept_generators():
                 if self.policy.body is not None:
                     torch.set_num_threads(threads)  # workers rest during an update
                 return self._train(listener)
@@ -363,7 +365,8 @@ class Run:
             )
         self._ended = ended
         entropy = [self.config.seed, self.collector.total_steps]
-        seed = int(np.random.SeedSequence(entropy).generate_state(1)[0]) >> 1
+        seed, for_globals = (int(s) >> 1 for s in np.random.SeedSequence(entropy).generate_state(2))
+        self._envs.seed_globals(for_globals)
         self.collector.reset(seed=seed)
         if self.ppo.rewards is not None:
             self.ppo.rewards.begin_anew()
@@ -545,6 +548,17 @@ def make_policy(config: TrainConfig, envs: Any) -> Policy:
         orthogonal=config.orthogonal,
         normalize=config.normalize_observations,
     )
+
+
+@contextlib.contextmanager
+def _kept_generators() -> Iterator[None]:
+    """Give the caller its ``random`` and ``np.random`` back as they were."""
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002 - envs may use it
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
 
 
 @contextlib.contextmanager

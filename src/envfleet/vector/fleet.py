@@ -116,6 +116,15 @@ class Fleet(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]
         """Set an attribute of every env; a list or tuple holds one value per env."""
         raise NotImplementedError
 
+    def seed_globals(self, seed: int) -> None:
+        """Seed ``random`` and ``np.random`` wherever envs run, for envs that use them.
+
+        Every process gets a seed of its own; torch's generator is seeded too in workers that have
+        loaded it. Where envs run in the calling process, its generators are changed; ``reset``
+        never does that.
+        """
+        raise NotImplementedError
+
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """An attribute of every env; as in Gymnasium, one that is callable is called."""
         return self.call(name)

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import inspect
+import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -272,11 +273,18 @@ def _choose(
     """The plan for ``backend="auto"``, as far as the options leave a choice."""
     number = len(factories)
     own = bool(options.get("caller_steps"))
+    serial = not isolate and options.keys() <= inspect.signature(SerialVectorEnv).parameters.keys()
+    caller = not isolate and not options.keys() & {"on_failure", "step_timeout", "caller_steps"}
+    if multiprocessing.current_process().daemon:
+        if not serial:
+            raise ValueError(
+                "this process is daemonic and may not start workers, and the options given need "
+                "them: start it with daemon=False, or leave out what only backend='process' has."
+            )
+        return Plan("serial", 1, False, "this process is daemonic and may not start workers")
     if "workers" in options or own:
         workers = options.get("workers") or min(usable_cores(), number)
         return Plan("process", workers, own, "workers= or caller_steps= was given")
-    serial = not isolate and options.keys() <= inspect.signature(SerialVectorEnv).parameters.keys()
-    caller = not isolate and not options.keys() & {"on_failure", "step_timeout", "caller_steps"}
     if number == 1:
         return Plan("serial" if serial else "process", 1, False, "there is one env")
     return plan_fleet(

@@ -21,15 +21,15 @@ from envfleet.engine.arena.memory import allocate, map_shared
 from envfleet.engine.arena.signals import CAN_SPIN
 from envfleet.engine.arena.views import shared_views
 from envfleet.engine.interrupts import is_interrupt
-from envfleet.engine.messages import Attach, Call, Command, Reset, SetAttr, Step
+from envfleet.engine.messages import Attach, Call, Command, Reset, SeedGlobals, SetAttr, Step
 from envfleet.engine.pool.cores import usable_cores
-from envfleet.engine.pool.doorbell import Deadline
+from envfleet.engine.pool.doorbell import PULSE, Deadline
 from envfleet.engine.pool.recovery import Recovery
 from envfleet.engine.pool.starting import Starter
 from envfleet.engine.pool.supervisor import STUCK_PATIENCE, Pool
 from envfleet.engine.rules.actions import action_columns
 from envfleet.engine.rules.restarts import RestartBudget
-from envfleet.engine.rules.seeding import env_seeds, plan_reset
+from envfleet.engine.rules.seeding import derived_seed, env_seeds, plan_reset
 from envfleet.engine.rules.spaces import Structure
 from envfleet.engine.worker.host import EnvHost
 from envfleet.errors import WaitTimeout, WorkerDied, name_envs
@@ -138,6 +138,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDAr
         budget = RestartBudget(*restarts)
         self._mender: Mender | None = None
         self._hang = _NEVER
+        self._is_unwatched = False
         self._called: list[int] = []
         self._setting: tuple[str, Sequence[Any]] | None = None
         self._call_death: WorkerDied | None = None
@@ -344,6 +345,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDAr
             self._post_step(structure, columns)
         if self.step_timeout is not None:
             self._hang = Deadline(self.step_timeout)
+            self._is_unwatched = True
         self._expect(AsyncState.WAITING_STEP)
         self._pool.in_doubt = False
 
@@ -455,6 +457,15 @@ class ProcessVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDAr
         self._post_call(commands, [], (name, each))
         self.call_wait()
 
+    def seed_globals(self, seed: int) -> None:
+        """Seed ``random`` and ``np.random`` of every worker, and of this process for its share."""
+        self._assert_is_running()
+        self._assert_not_pending("seed_globals")
+        members = self._pool.members
+        commands = {m.index: SeedGlobals(derived_seed(seed, m.index)) for m in members}
+        self._post_call(commands, [], None)
+        self.call_wait()
+
     def close(self, **kwargs: Any) -> None:
         """Close the fleet; where an interrupt came in between, the next call ends what is left."""
         if not self.closed:
@@ -528,7 +539,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDAr
             if self.step_timeout is not None and any(h.is_stepping for h in self._pool.handles):
                 hang = self._hang
             try:
-                if self._pool.gather(deadline.or_earlier(hang)):
+                if self._gather_until(deadline, hang):
                     return True
                 if not hang.has_passed():
                     return False
@@ -545,6 +556,27 @@ class ProcessVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDAr
             else:
                 self._mender.replace_in_call(death)
                 self._call_death = death
+
+    def _gather_until(self, deadline: Deadline, hang: Deadline) -> bool:
+        """Wait for all answers; False when either deadline came first.
+
+        ``hang`` is postponed by as long as this process was itself stopped (SIGSTOP, a suspended
+        machine): then the workers may have been stopped as well.
+        """
+        if hang is _NEVER:
+            return self._pool.gather(deadline)
+        if self._is_unwatched and self.step_timeout is not None:
+            # It may have been stopped between step_async and now, and nobody would know.
+            hang.leave_at_least(min(self.step_timeout, 2 * PULSE))
+            self._is_unwatched = False
+        while True:
+            begun = time.monotonic()
+            until = deadline.or_earlier(hang).or_earlier(Deadline(PULSE))
+            if self._pool.gather(until):
+                return True
+            hang.postpone(time.monotonic() - begun - 2 * PULSE)
+            if deadline.has_passed() or hang.has_passed():
+                return False
 
     def _mend(self, expected: AsyncState, mender: Mender) -> None:
         """Mend what failed in the call that has just been answered."""

@@ -16,7 +16,8 @@ from envfleet.engine.arena.views import private_views
 from envfleet.engine.failures import raise_first
 from envfleet.engine.messages import Outcome
 from envfleet.engine.rules.actions import action_columns
-from envfleet.engine.rules.seeding import env_seeds, plan_reset
+from envfleet.engine.rules.seeding import derived_seed, env_seeds, plan_reset
+from envfleet.engine.worker.guard import seed_globals
 from envfleet.engine.worker.host import EnvHost
 from envfleet.vector.fleet import Answers, Fleet, ObservationMode, StepResult, warn_of_close
 
@@ -135,6 +136,11 @@ class SerialVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDArr
         self._assert_is_running()
         ids = range(self.num_envs)
         self._raise(self._host.set_attr(ids, name, self._one_value_per_env(values)))
+
+    def seed_globals(self, seed: int) -> None:
+        """Seed ``random`` and ``np.random`` of this process, for envs that use them."""
+        self._assert_is_running()
+        seed_globals(derived_seed(seed, 0), torch_too=False)
 
     def close_extras(self, **_: Any) -> None:
         """Close every env; an error in one is a warning that names it."""

@@ -7,6 +7,8 @@ import os
 import sys
 import tempfile
 
+from envfleet.engine.descriptors import above_standard
+
 
 def allocate(size: int) -> int:
     """A descriptor of ``size`` zeroed bytes of shared memory, all of them reserved now.
@@ -17,7 +19,8 @@ def allocate(size: int) -> int:
         MemoryError: there is not enough memory; without the reservation the first write to a
             missing page would kill a worker with SIGBUS.
     """
-    fd = _open_anonymous()
+    with above_standard():
+        fd = _open_anonymous()
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, 0, size)
@@ -34,7 +37,8 @@ def allocate(size: int) -> int:
 
 def map_shared(fd: int, size: int) -> mmap.mmap:
     """Map the memory behind a descriptor; it lives as long as any array on it does."""
-    return mmap.mmap(fd, size)
+    with above_standard():  # a mapping keeps a duplicate of the descriptor
+        return mmap.mmap(fd, size)
 
 
 def _open_anonymous() -> int:

@@ -30,6 +30,16 @@ class Deadline:
         """Whether the time is over."""
         return self._end is not None and time.monotonic() >= self._end
 
+    def postpone(self, seconds: float) -> None:
+        """Move it on, unless by less than nothing."""
+        if self._end is not None:
+            self._end += max(0.0, seconds)
+
+    def leave_at_least(self, seconds: float) -> None:
+        """Move it on if less time than this is left."""
+        if self._end is not None:
+            self._end = max(self._end, time.monotonic() + seconds)
+
     def or_earlier(self, other: Deadline) -> Deadline:
         """The earlier one of two."""
         if self._end is None or (other._end is not None and other._end < self._end):

@@ -20,6 +20,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import clear_mpi_env_vars
 
+from envfleet.engine.descriptors import above_standard
 from envfleet.engine.interrupts import held_signals
 from envfleet.engine.messages import dumps
 from envfleet.engine.pool.handle import WorkerHandle
@@ -120,6 +121,7 @@ class Starter:
         try:
             with (
                 held_signals(),
+                above_standard(),
                 contextlib.ExitStack() as ours,
                 contextlib.ExitStack() as theirs,
             ):

@@ -13,6 +13,7 @@ from envfleet.engine.arena.board import Board
 from envfleet.engine.arena.memory import map_shared
 from envfleet.engine.arena.signals import Signals, Sleep
 from envfleet.engine.arena.views import shared_array
+from envfleet.engine.descriptors import above_standard
 from envfleet.engine.failures import Failure, raise_first
 from envfleet.engine.interrupts import held_signals, is_interrupt
 from envfleet.engine.messages import PLAIN_STEP, SILENT, Attach, Close, Command, Outcome
@@ -385,7 +386,8 @@ class Pool:
 
     def keep_descriptor(self, descriptor: int) -> int:
         """Own a duplicate of the arena's descriptor, for workers to come, until ``stop``."""
-        self._descriptor = os.dup(descriptor)
+        with above_standard():
+            self._descriptor = os.dup(descriptor)
         return self._descriptor
 
     def outcomes(self) -> list[tuple[WorkerHandle | OwnShard, Outcome]]:
@@ -541,6 +543,7 @@ class Pool:
         """End processes, and what they have started: SIGTERM, then SIGKILL."""
         left = [handle for handle in handles if not handle.is_buried]
         for handle in left:
+            handle.watch.end_runaways()  # now: a process that has ended has no children any more
             handle.process.terminate()
         patience = Deadline(grace)
         for handle in left:

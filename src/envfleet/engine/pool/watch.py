@@ -8,6 +8,8 @@ import select
 import signal
 import time
 
+from envfleet.engine.worker.descendants import end_runaways
+
 LONGEST = 1e6
 """Seconds, eleven days: as long as one wait in the kernel may be."""
 
@@ -53,10 +55,16 @@ class Watch:
         self._ended = True
         return True
 
+    def end_runaways(self) -> None:
+        """Kill what the process has started in groups and sessions of their own."""
+        if not self._means_a_stranger():
+            end_runaways(self.pid)
+
     def end_group(self) -> None:
         """Kill the process and what it has started; to be called before it is joined."""
         if self._means_a_stranger():
             return
+        end_runaways(self.pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             # Nothing happens if it never led a group of its own.
             os.killpg(self.pid, signal.SIGKILL)

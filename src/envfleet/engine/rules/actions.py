@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from envfleet.engine.interrupts import raise_interrupt
 from envfleet.engine.rules.spaces import Array, Leaf, Structure, Tree, fit
 
 
@@ -85,6 +86,7 @@ def _fixed_column(leaf: Leaf, items: Any, num_envs: int) -> Array:
     try:
         return fit(items, (num_envs, *leaf.shape), leaf.dtype)
     except (TypeError, ValueError) as problem:
+        raise_interrupt(problem)
         raise type(problem)(f"actions{leaf.path}: the batch {problem}") from None
 
 

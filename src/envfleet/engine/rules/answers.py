@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from envfleet.engine.interrupts import raise_interrupt
+
 _RESET = "(observation, info)"
 _STEP = "(observation, reward, terminated, truncated, info)"
 _OLD_API = "the old Gym API: update the env, or wrap it (shimmy.GymV21CompatibilityV0)"
@@ -86,8 +88,8 @@ def flag(value: Any, name: str, env: int) -> bool:
     try:
         if not value:
             return False
-    except Exception:  # noqa: BLE001, S110 - several values; told below
-        pass
+    except Exception as error:  # noqa: BLE001 - several values; told below
+        raise_interrupt(error)
     try:
         if _one_number(value) == 1:
             return True
@@ -108,7 +110,8 @@ def _one_number(value: Any) -> float:
     if hasattr(value, "shape") and hasattr(value, "item"):  # NumPy, torch, jax
         try:
             value = value.item()
-        except Exception:  # noqa: BLE001 - each library has its own
+        except Exception as error:  # noqa: BLE001 - each library has its own
+            raise_interrupt(error)
             raise _NotOneError(_kind(value)) from None
     if isinstance(value, (str, bytes, bytearray)):  # float("1.5") is 1.5
         raise _NotOneError(_kind(value))
@@ -116,7 +119,8 @@ def _one_number(value: Any) -> float:
         return float(value)
     except OverflowError:
         raise _NotOneError(f"{_kind(value)} too large for a float") from None
-    except Exception:  # noqa: BLE001 - __float__ is anybody's
+    except Exception as error:  # noqa: BLE001 - __float__ is anybody's
+        raise_interrupt(error)
         raise _NotOneError(_kind(value)) from None
 
 

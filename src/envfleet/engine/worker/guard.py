@@ -26,6 +26,9 @@ own_workers: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 """The workers that this process has started."""
 
 
+THREAD_PATIENCE = 1.0
+"""Seconds for a thread of an env to end after ``env.close()``."""
+
 _forks = 0
 
 
@@ -100,11 +103,39 @@ def _end_with(lifeline: Connection) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def seed_globals(seed: int) -> None:
+def end_if_forked(home: int) -> None:
+    """End a process that is not the worker, ``home``, but came back from an env all the same.
+
+    An env that forks and lets the child return, or raise, has made a second worker: its answers
+    would pass for those of the first.
+    """
+    if os.getpid() != home:
+        told = (
+            f"envfleet: process {os.getpid()}, which an env of worker process {home} has forked, "
+            "came back from the env and ends here. A forked child should end by os._exit().\n"
+        )
+        with contextlib.suppress(OSError):
+            os.write(2, told.encode())
+        os._exit(1)
+
+
+def leave() -> None:
+    """Leave also if threads that an env has started, and not stopped, would not let a worker go."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join(THREAD_PATIENCE)
+            if thread.is_alive():
+                with contextlib.suppress(OSError, ValueError, AttributeError):
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                os._exit(0)
+
+
+def seed_globals(seed: int, *, torch_too: bool = True) -> None:
     """Seed the generators that envs may use without asking: random, np.random, torch if loaded."""
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - the legacy global generator is what envs may use
-    if (torch := sys.modules.get("torch")) is not None:
+    if torch_too and (torch := sys.modules.get("torch")) is not None:
         torch.manual_seed(seed)
 
 

@@ -30,6 +30,7 @@ from envfleet.engine.rules.answers import (
 from envfleet.engine.rules.envs import check_env, envs_that_are_one, text_about_sharers
 from envfleet.engine.rules.seeding import ResetPlan
 from envfleet.engine.rules.spaces import Structure, same_space
+from envfleet.engine.worker.guard import end_if_forked
 
 EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -99,6 +100,8 @@ class EnvHost:
         self.caught: tuple[type[BaseException], ...] = (Exception, SystemExit)
         """What counts as a failure of an env. In the caller's own process KeyboardInterrupt, and
         whatever else a signal handler has raised, does not: it is the user's."""
+        self.home: int | None = None
+        """The process that the envs live in, where it is a worker's."""
         self.envs: list[gymnasium.Env[Any, Any]] = []
         self._due: list[bool] = []  # something else takes the place of the next step:
         self._cut_off: set[int] = set()  # the report of a lost episode, or else an autoreset
@@ -243,6 +246,7 @@ class EnvHost:
                 fresh = self._fresh_seeds.pop(i, None)
                 seed = fresh if seed is None else seed  # noqa: PLW2901
                 answer = self.reset_env(i, seed=seed, options=options)
+                self._check_home()
                 observation, info = reset_parts(answer, env)
                 self._writer.write(i, observation)
                 if info:
@@ -275,6 +279,7 @@ class EnvHost:
                     observation, reward, terminated, truncated, info = answer
                     if terminated or truncated:
                         i = len(rewards)
+                        self._check_home()
                         terminated = flag(terminated, "terminated", self.first + i)
                         truncated = flag(truncated, "truncated", self.first + i)
                         self._terminated[i], self._truncated[i] = terminated, truncated
@@ -298,6 +303,7 @@ class EnvHost:
 
     def _record(self, observations: list[Any], rewards: list[Any], outcome: Outcome) -> None:
         """Write what the envs returned; in bulk if all is well, else env by env to find who not."""
+        self._check_home()
         try:
             # Unlike NumPy, struct takes neither None (as NaN) nor strings for numbers.
             self._rewards_format.pack_into(self._rewards, 0, *rewards)  # type: ignore[arg-type]
@@ -339,7 +345,13 @@ class EnvHost:
             error.add_note(unpacking_note(env))
         self._fail(i, "step", error, outcome)
 
+    def _check_home(self) -> None:
+        """Write no rows, and answer nothing, in a process that an env has forked."""
+        if self.home is not None:
+            end_if_forked(self.home)
+
     def _fail(self, i: int, phase: str, error: BaseException, outcome: Outcome) -> None:
+        self._check_home()
         outcome.failures.append(self._failure(self.first + i, phase, error))
         self._failed[i] = True
 

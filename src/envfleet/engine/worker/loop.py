@@ -14,6 +14,7 @@ from envfleet.engine.arena.board import Board
 from envfleet.engine.arena.memory import map_shared
 from envfleet.engine.arena.signals import Signals
 from envfleet.engine.arena.views import shared_array
+from envfleet.engine.descriptors import above_standard
 from envfleet.engine.failures import Failure
 from envfleet.engine.messages import (
     ANNOUNCED_STEP,
@@ -33,6 +34,7 @@ from envfleet.engine.messages import (
 from envfleet.engine.spin import LONGEST, Patience
 from envfleet.engine.wire import Wire
 from envfleet.engine.worker import guard
+from envfleet.engine.worker.descendants import end_runaways
 from envfleet.engine.worker.servant import Job, Servant
 from envfleet.engine.worker.threads import limit_threads
 
@@ -61,11 +63,13 @@ def run_worker(
         pass  # the caller is gone, and with it everybody who could read an error
     finally:
         worker.leave()
+        guard.leave()
 
 
 class _Worker:
     def __init__(self, index: int, env_ids: range, wire: Wire) -> None:
         self.servant = Servant(env_ids, caught=(BaseException,))
+        self._pid = self.servant.home = os.getpid()
         self._index = index
         self._wire = wire
         self._signals: Signals | None = None
@@ -75,10 +79,11 @@ class _Worker:
         self._number = 0  # of the last command
 
     def leave(self) -> None:
-        """Close what is still open, and end children that leaving would otherwise wait for."""
+        """Close what is still open, and end what the envs have started and left."""
         self.servant.leave()
         for child in multiprocessing.active_children():
             child.terminate()
+        end_runaways(os.getpid())
 
     def serve(self) -> None:
         """Obey until told to close."""
@@ -108,7 +113,8 @@ class _Worker:
             return Outcome()
         if not isinstance(command, Attach):
             return self.servant.obey(command)
-        descriptor = self._wire.receive_descriptor()
+        with above_standard():
+            descriptor = self._wire.receive_descriptor()
         memory = map_shared(descriptor, command.layout.size)
         os.close(descriptor)
         self.servant.attach(command, memory)
@@ -169,6 +175,7 @@ class _Worker:
 
     def reply(self, number: int, outcome: Outcome, env_ids: Sequence[int] = ()) -> None:
         """Answer a command; ``env_ids`` are those that a call has asked, in its order."""
+        guard.end_if_forked(self._pid)
         signals, board = self._signals, self._board
         if signals is not None and board is not None and outcome.tells_infos_at_most():
             blocks = outcome.info_blocks()

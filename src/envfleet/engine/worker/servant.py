@@ -22,9 +22,11 @@ from envfleet.engine.messages import (
     Rebuild,
     Renew,
     Reset,
+    SeedGlobals,
     SetAttr,
     Step,
 )
+from envfleet.engine.worker.guard import seed_globals
 from envfleet.engine.worker.host import EnvFactory, EnvHost
 from envfleet.engine.worker.waiting import WaitMeter
 
@@ -48,6 +50,8 @@ class Servant:
     ) -> None:
         """Serve these envs; ``caught`` is what counts as their failure, if not the host's own."""
         self.env_ids = env_ids
+        self.home: int | None = None
+        """The worker's process, if there is one: nobody else may answer for its envs."""
         self._caught = caught
         self._meter = WaitMeter(len(env_ids))
 
@@ -59,6 +63,7 @@ class Servant:
             self.host = job.host_class(first, job.autoreset_mode)
             if self._caught is not None:
                 self.host.caught = self._caught
+            self.host.home = self.home
             outcome = self.host.build(job.env_fns)
             if not outcome.failures:
                 outcome.results = [self.host.describe()]
@@ -93,6 +98,10 @@ class Servant:
                 return self.host.rebuild(command.env_ids)
             case Renew():
                 return self._with_columns(self.host.renew(command))
+            case SeedGlobals():
+                # In the caller's process torch's is the policy's.
+                seed_globals(command.seed, torch_too=self.home is not None)
+                return Outcome()
             case Close():
                 outcome = self.host.close()
                 self.host.envs.clear()  # leaving must not close them twice
