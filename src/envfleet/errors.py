@@ -4,7 +4,7 @@ EnvfleetError
 ├── EnvError              an env raised, and its exception could not travel to the caller
 ├── WorkerDied            a worker process is gone; the fleet is broken from here on
 ├── FleetBroken           a call on a fleet that lost a worker earlier (``__cause__``: WorkerDied),
-│                         or of which Ctrl-C has cut a message in two (KeyboardInterrupt)
+│                         or of which an interrupt has cut a message in two
 ├── ObservationMismatch   an observation does not fit its space (also a ValueError)
 └── WaitTimeout           a ``*_wait(timeout)`` ran out (also both standard TimeoutErrors)
 
