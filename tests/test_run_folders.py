@@ -67,16 +67,18 @@ def refused(told, capsys):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("finished") / "run"
+def trained(tmp_path_factory):
+    """A run that has something to go on with."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
     with Run.start(folder, TINY, SERIAL) as run:
         assert run.train()
+    edit_config(total_steps=2 * TINY.total_steps)(folder)
     return folder
 
 
 @pytest.fixture
-def copied(finished, tmp_path):
-    return shutil.copytree(finished, tmp_path / "run")
+def copied(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "run")
 
 
 # Whose folder it is
@@ -346,8 +348,8 @@ def test_a_flipped_bit_is_refused_and_nothing_is_changed(copied, capsys):
     assert "no checkpoint 'best'" in refused(Eval(copied, checkpoint="best"), capsys)
 
 
-def test_the_checksums_are_those_of_sha256sum(finished):
-    for path in checkpoints.everyone(finished / "checkpoints"):
+def test_the_checksums_are_those_of_sha256sum(trained):
+    for path in checkpoints.everyone(trained / "checkpoints"):
         subprocess.run(["sha256sum", "--strict", "-c", "SHA256SUMS"], cwd=path, check=True)
 
 
@@ -570,9 +572,9 @@ def test_a_name_that_the_terminal_cannot_show_does_not_fail_a_run(tmp_path):
 
 
 @pytest.fixture
-def strange(finished, tmp_path):
+def strange(trained, tmp_path):
     """A run whose env is a module of the stranger's."""
-    run = shutil.copytree(finished, tmp_path / "strange")
+    run = shutil.copytree(trained, tmp_path / "strange")
     edit_config(env_id="evil:cart")(run)
     (run / "evil.py").write_text(
         "import gymnasium, pathlib\n"

@@ -463,8 +463,13 @@ class ProcessVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDAr
         self._assert_not_pending("seed_globals")
         members = self._pool.members
         commands = {m.index: SeedGlobals(derived_seed(seed, m.index)) for m in members}
-        self._post_call(commands, [], None)
-        self.call_wait()
+        try:
+            self._post_call(commands, [], None)
+            self.call_wait()
+        except WorkerDied:
+            if self._pool.is_broken:
+                raise
+            self.seed_globals(seed)  # the worker that has taken its place is to be seeded as well
 
     def close(self, **kwargs: Any) -> None:
         """Close the fleet; where an interrupt came in between, the next call ends what is left."""

@@ -14,9 +14,9 @@ def descendants(pid: int) -> Iterator[int]:
 
     What a process has started is known only while it lives.
     """
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for child in children.read_text().split():
+    with contextlib.suppress(OSError):  # it may end at any moment
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
                 yield int(child)
                 yield from descendants(int(child))
 
