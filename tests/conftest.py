@@ -7,7 +7,17 @@ import os
 
 import pytest
 
-from envfleet.testing import assert_no_leaks
+# OpenBLAS starts its threads anew after every fork, and they spin for 0.1 s: a third of the suite's
+# work. It reads the variable once; the programs that tests start have as many threads as ever.
+_before = os.environ.pop("OPENBLAS_NUM_THREADS", None)
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+import numpy as np  # noqa: E402, F401
+
+del os.environ["OPENBLAS_NUM_THREADS"]
+if _before is not None:
+    os.environ["OPENBLAS_NUM_THREADS"] = _before
+
+from envfleet.testing import assert_no_leaks  # noqa: E402
 
 
 def pytest_addoption(parser):

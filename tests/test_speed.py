@@ -18,6 +18,7 @@ import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
+import threadpoolctl
 from gymnasium import spaces
 
 import envfleet
@@ -253,6 +254,7 @@ def test_numerical_libraries_get_few_threads_in_a_worker(context, count):
     # Forking after torch has worked warns; that is not the matter here.
     with (
         warnings.catch_warnings(action="ignore"),
+        threadpoolctl.threadpool_limits(4),  # what a forked worker would have
         Fleet([ThreadCounter], context=context, worker_threads=count) as fleet,
     ):
         assert all(max(threads) <= count for threads in fleet.call("threads"))
