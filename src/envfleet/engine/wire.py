@@ -29,7 +29,7 @@ class _Piece:
     data: memoryview
     descriptor: int | None = None
     is_whole: bool = True
-    """Whether it is a message with its length, all of it."""
+    """Whether it is a message with its length, all of it, and nothing belongs to it."""
 
 
 class _Incoming(NamedTuple):
@@ -79,7 +79,8 @@ class Wire:
         """
         length = _LENGTH.pack(len(data))
         if len(data) <= _JOINED:
-            pieces = [_Piece(memoryview(length + data))]
+            # With a descriptor behind it, it must not go twice.
+            pieces = [_Piece(memoryview(length + data), is_whole=descriptor is None)]
         else:
             pieces = [_Piece(memoryview(part), is_whole=False) for part in (length, data)]
         if descriptor is not None:
