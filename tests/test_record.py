@@ -494,9 +494,7 @@ def test_an_encoder_that_dies_is_one_warning_and_training_goes_on(tmp_path):
             collector.collect()
             recorder._feed.process.kill()
             recorder._feed.process.wait()
-            for _ in range(5):
-                collector.collect()
-            assert not recorder.is_on
+            wait_until(lambda: collector.collect() and not recorder.is_on)
     assert sum("recording has stopped" in str(w.message) for w in caught) == 1
 
 
