@@ -15,7 +15,6 @@ import struct
 import termios
 from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple, Self
 
 _LENGTH = struct.Struct("<Q")
 _JOINED = 1 << 16
@@ -32,17 +31,12 @@ class _Piece:
     """Whether it is a message with its length, all of it, and nothing belongs to it."""
 
 
-class _Incoming(NamedTuple):
-    """What is being received: a length, then the message; replaced as a whole, never changed."""
+_Incoming = tuple[bytearray, int, bool]
+"""What is being received, how much of it has come, and whether it is a message or its length."""
 
-    buffer: bytearray
-    got: int
-    is_body: bool
 
-    @classmethod
-    def length(cls) -> Self:
-        """Expect the length of the next message."""
-        return cls(bytearray(_LENGTH.size), 0, is_body=False)
+def _length_to_come() -> _Incoming:
+    return bytearray(_LENGTH.size), 0, False
 
 
 class Wire:
@@ -51,7 +45,8 @@ class Wire:
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._outgoing: deque[_Piece] = deque()
-        self._incoming = _Incoming.length()
+        # Replaced as a whole and never changed, so that nothing can interrupt a change.
+        self._incoming: _Incoming = _length_to_come()
         self.is_garbled = False
         """Set while bytes are being counted. Found set afterwards, it says that an exception from a
         signal handler came in between: nothing more can be understood on this wire."""
@@ -132,12 +127,12 @@ class Wire:
                 if count == 0:
                     raise EOFError
                 got += count
-                self._incoming = _Incoming(buffer, got, is_body)
+                self._incoming = buffer, got, is_body
                 self.is_garbled = False
             if is_body:
-                self._incoming = _Incoming.length()
+                self._incoming = _length_to_come()
                 return buffer
-            self._incoming = _Incoming(bytearray(*_LENGTH.unpack(buffer)), 0, is_body=True)
+            self._incoming = bytearray(*_LENGTH.unpack(buffer)), 0, True
 
     def receive_descriptor(self) -> int:
         """The descriptor that follows the last message; the caller of this closes it.

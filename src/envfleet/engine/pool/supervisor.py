@@ -157,7 +157,6 @@ class Pool:
             except Exception:
                 self._check_thread()
                 raise
-        self._check_thread()
 
     def post_step(self) -> bool:
         """Have every env stepped, the short way; False if that is not possible now.
@@ -184,7 +183,6 @@ class Pool:
                 except Exception:
                     self._check_thread()
                     raise
-        self._check_thread()
         return True
 
     def settle(self) -> None:

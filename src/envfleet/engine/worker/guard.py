@@ -30,6 +30,8 @@ THREAD_PATIENCE = 1.0
 """Seconds for a thread of an env to end after ``env.close()``."""
 
 _forks = 0
+_is_stray = False
+"""Whether this process was forked, and is not a worker."""
 
 
 def forks() -> int:
@@ -43,8 +45,9 @@ def _forget_inherited() -> None:
     As long as its copy of an end is open, the worker at the other end does not notice that the
     caller is gone. And at its exit multiprocessing would terminate what it takes for its children.
     """
-    global _forks  # noqa: PLW0603 - it belongs to the process
+    global _forks, _is_stray  # noqa: PLW0603 - they belong to the process
     _forks += 1
+    _is_stray = True
     for end in list(caller_ends):
         with contextlib.suppress(OSError):
             end.close()
@@ -64,6 +67,8 @@ def enter(seed: int, lifeline: Connection) -> None:
     its own, so that what its envs have started can be ended with it; the group ends when the other
     end of ``lifeline`` is closed, which the caller's death does.
     """
+    global _is_stray  # noqa: PLW0603 - it belongs to the process
+    _is_stray = False
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
@@ -103,16 +108,16 @@ def _end_with(lifeline: Connection) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def end_if_forked(home: int) -> None:
-    """End a process that is not the worker, ``home``, but came back from an env all the same.
+def end_if_stray() -> None:
+    """End a process that is not the worker but came back from one of its envs all the same.
 
     An env that forks and lets the child return, or raise, has made a second worker: its answers
-    would pass for those of the first.
+    would pass for those of the first. (To ask for the process id would cost 0.2 us each time.)
     """
-    if os.getpid() != home:
+    if _is_stray:
         told = (
-            f"envfleet: process {os.getpid()}, which an env of worker process {home} has forked, "
-            "came back from the env and ends here. A forked child should end by os._exit().\n"
+            f"envfleet: process {os.getpid()}, which an env has forked, came back from the env and "
+            "ends here. A forked child should end by os._exit().\n"
         )
         with contextlib.suppress(OSError):
             os.write(2, told.encode())

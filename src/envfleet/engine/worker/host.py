@@ -30,7 +30,7 @@ from envfleet.engine.rules.answers import (
 from envfleet.engine.rules.envs import check_env, envs_that_are_one, text_about_sharers
 from envfleet.engine.rules.seeding import ResetPlan
 from envfleet.engine.rules.spaces import Structure, same_space
-from envfleet.engine.worker.guard import end_if_forked
+from envfleet.engine.worker.guard import end_if_stray
 
 EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -100,8 +100,8 @@ class EnvHost:
         self.caught: tuple[type[BaseException], ...] = (Exception, SystemExit)
         """What counts as a failure of an env. In the caller's own process KeyboardInterrupt, and
         whatever else a signal handler has raised, does not: it is the user's."""
-        self.home: int | None = None
-        """The process that the envs live in, where it is a worker's."""
+        self.is_workers = False
+        """Whether the envs live in a worker, where nobody else may answer for them."""
         self.envs: list[gymnasium.Env[Any, Any]] = []
         self._due: list[bool] = []  # something else takes the place of the next step:
         self._cut_off: set[int] = set()  # the report of a lost episode, or else an autoreset
@@ -347,8 +347,8 @@ class EnvHost:
 
     def _check_home(self) -> None:
         """Write no rows, and answer nothing, in a process that an env has forked."""
-        if self.home is not None:
-            end_if_forked(self.home)
+        if self.is_workers:
+            end_if_stray()
 
     def _fail(self, i: int, phase: str, error: BaseException, outcome: Outcome) -> None:
         self._check_home()

@@ -69,7 +69,6 @@ def run_worker(
 class _Worker:
     def __init__(self, index: int, env_ids: range, wire: Wire) -> None:
         self.servant = Servant(env_ids, caught=(BaseException,))
-        self._pid = self.servant.home = os.getpid()
         self._index = index
         self._wire = wire
         self._signals: Signals | None = None
@@ -175,7 +174,7 @@ class _Worker:
 
     def reply(self, number: int, outcome: Outcome, env_ids: Sequence[int] = ()) -> None:
         """Answer a command; ``env_ids`` are those that a call has asked, in its order."""
-        guard.end_if_forked(self._pid)
+        guard.end_if_stray()
         signals, board = self._signals, self._board
         if signals is not None and board is not None and outcome.tells_infos_at_most():
             blocks = outcome.info_blocks()

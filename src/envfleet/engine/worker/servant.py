@@ -50,8 +50,6 @@ class Servant:
     ) -> None:
         """Serve these envs; ``caught`` is what counts as their failure, if not the host's own."""
         self.env_ids = env_ids
-        self.home: int | None = None
-        """The worker's process, if there is one: nobody else may answer for its envs."""
         self._caught = caught
         self._meter = WaitMeter(len(env_ids))
 
@@ -63,7 +61,7 @@ class Servant:
             self.host = job.host_class(first, job.autoreset_mode)
             if self._caught is not None:
                 self.host.caught = self._caught
-            self.host.home = self.home
+                self.host.is_workers = True
             outcome = self.host.build(job.env_fns)
             if not outcome.failures:
                 outcome.results = [self.host.describe()]
@@ -100,7 +98,7 @@ class Servant:
                 return self._with_columns(self.host.renew(command))
             case SeedGlobals():
                 # In the caller's process torch's is the policy's.
-                seed_globals(command.seed, torch_too=self.home is not None)
+                seed_globals(command.seed, torch_too=self._caught is not None)
                 return Outcome()
             case Close():
                 outcome = self.host.close()
