@@ -99,7 +99,8 @@ def test_a_forked_child_that_comes_back_answers_nothing(phase, raises, capfd):
                 assert fleet.step([1] * 4)[0][:, 1].tolist() == [count] * 4
             pids = [process.pid for process in fleet.processes]
             assert list(fleet.call("ping")) == [pids[0], pids[0], pids[1], pids[1]]
-    assert "os._exit" in capfd.readouterr().err
+    if phase != "close":  # then it may be killed with its worker before it can say anything
+        assert "os._exit" in capfd.readouterr().err
 
 
 class Starting(FaultEnv):
