@@ -32,6 +32,8 @@ from envfleet.train.presets import preset
 from envfleet.train.run import Run, RunOptions, read_config
 from envfleet.train.trust import UntrustedError
 
+torch.set_num_threads(1)  # else every later fork is warned of
+
 TINY = TrainConfig(num_envs=2, steps=16, batch_size=32, epochs=1, total_steps=320)
 TWICE = 2 * TINY.total_steps
 SERIAL = RunOptions(backend="serial", checkpoint_every=3)

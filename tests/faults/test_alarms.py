@@ -244,6 +244,23 @@ def test_the_handlers_exception_is_the_callers_and_not_an_envs(engine, error):
     fleet.close()
 
 
+def test_reset_takes_over_from_a_wait_that_was_interrupted():
+    class Slow(FaultEnv):
+        def step(self, action):
+            time.sleep(1.0)
+            return super().step(action)
+
+    with envfleet.ProcessVectorEnv([Slow] * 2, context="fork", workers=2) as fleet:
+        fleet.reset()
+        with Alarms(random.Random(5)) as alarms:
+            with pytest.raises(Alarm):  # noqa: PT012 - it comes while the envs sleep
+                alarms.soon(0.05)
+                fleet.step([1, 1])
+            alarms.off()
+        assert fleet.reset()[0][:, 1].tolist() == [0, 0]
+        assert fleet.step([1, 1])[0][:, 1].tolist() == [1, 1]
+
+
 @pytest.mark.parametrize("env", [small, pytest.param(large, marks=pytest.mark.full)])
 def test_close_keeps_to_its_time_whatever_interrupts_it(env):
     rng = random.Random(2)

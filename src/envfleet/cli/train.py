@@ -390,7 +390,7 @@ class _Progress:
         elif now - self._last > 5.0 or step >= self._total:
             self._last = now
             rate = (step - self._first) / (now - self._start)
-            left = (self._total - step) / rate
+            left = max(0, self._total - step) / rate  # restarts may take a rollout more
             _say(
                 f"{step:,} of {self._total:,} steps, {three_digits(rate)}/s, {text} (5/50/95 %), "
                 f"{three_digits(left)} s left"

@@ -159,6 +159,9 @@ def load(path: Path) -> Checkpoint:
         CheckpointError: a file is missing, or is not what was written.
     """
     with usable(path):
+        missing = [name for name in (POLICY, OPTIMIZER, STATE, SUMS) if not (path / name).exists()]
+        if missing:
+            raise ValueError(f"it has no {' and no '.join(missing)}")
         files = {name: (path / name).read_bytes() for name in (POLICY, OPTIMIZER, STATE, SUMS)}
         if files[SUMS] != _sums(files):
             raise ValueError(f"its files do not match {SUMS}, they were damaged or changed")

@@ -512,8 +512,9 @@ class ProcessVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDAr
             raise NoAsyncCallError(
                 f"Calling `{name}_wait` without any prior call to `{name}_async`.", name
             )
+        # Left by an interrupt, it is as good as timed out: reset() may take over.
+        self._timed_out = True
         if not self._gather(_NEVER if timeout is None else Deadline(timeout)):
-            self._timed_out = True
             name = expected.value
             raise WaitTimeout(
                 f"The call to `{name}_wait` has timed out after {timeout} second(s). "
