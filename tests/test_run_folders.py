@@ -744,3 +744,20 @@ with Run.start(folder, config, RunOptions(backend="process", checkpoint_every=3)
     with Run.resume(tmp_path / "run") as run:
         assert run.train()
     assert read_config(tmp_path / "run")[0].total_steps == 320
+
+
+def test_a_checkpoint_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    flushed, flush = [], os.fsync
+
+    def fsync(descriptor):
+        place = Path(f"/proc/self/fd/{descriptor}").readlink()
+        flushed.append((place.name, any(tmp_path.glob("step_*"))))
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    saved = checkpoints.Checkpoint(7, {"w": torch.zeros(2)}, {}, {})
+    path = checkpoints.save(tmp_path, saved, keep=1, best=False)
+    early = [name for name, is_named in flushed if not is_named]
+    assert set(early[:-1]) == {file.name for file in path.iterdir()}
+    assert early[-1] == f".{path.name}.draft"
+    assert flushed[-1] == (tmp_path.name, True)

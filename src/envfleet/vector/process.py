@@ -145,7 +145,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDAr
         self._pending = AsyncState.DEFAULT
         self._timed_out = False
         self._rows_in_doubt = False
-        self._is_left = False
+        self._has_let_go = False
         self._warned = False
         self._pool = Pool(
             Starter(
@@ -475,7 +475,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDAr
         """Close the fleet; where an interrupt came in between, the next call ends what is left."""
         if not self.closed:
             super().close(**kwargs)
-        elif not self._is_left:
+        elif not self._has_let_go:
             self.close_extras(terminate=True)
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
@@ -496,7 +496,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDAr
         self._finalizer.cancel()
         # A closed fleet that somebody keeps holds no shared memory and no descriptor.
         self._views = self._views.detached()
-        self._is_left = True
+        self._has_let_go = True
         warn_of_close(failures)
 
     def _wait(self, expected: AsyncState, timeout: float | None) -> Answers:

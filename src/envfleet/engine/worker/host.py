@@ -246,7 +246,7 @@ class EnvHost:
                 fresh = self._fresh_seeds.pop(i, None)
                 seed = fresh if seed is None else seed  # noqa: PLW2901
                 answer = self.reset_env(i, seed=seed, options=options)
-                self._check_home()
+                self._check_process()
                 observation, info = reset_parts(answer, env)
                 self._writer.write(i, observation)
                 if info:
@@ -279,7 +279,7 @@ class EnvHost:
                     observation, reward, terminated, truncated, info = answer
                     if terminated or truncated:
                         i = len(rewards)
-                        self._check_home()
+                        self._check_process()
                         terminated = flag(terminated, "terminated", self.first + i)
                         truncated = flag(truncated, "truncated", self.first + i)
                         self._terminated[i], self._truncated[i] = terminated, truncated
@@ -303,7 +303,7 @@ class EnvHost:
 
     def _record(self, observations: list[Any], rewards: list[Any], outcome: Outcome) -> None:
         """Write what the envs returned; in bulk if all is well, else env by env to find who not."""
-        self._check_home()
+        self._check_process()
         try:
             # Unlike NumPy, struct takes neither None (as NaN) nor strings for numbers.
             self._rewards_format.pack_into(self._rewards, 0, *rewards)  # type: ignore[arg-type]
@@ -345,13 +345,13 @@ class EnvHost:
             error.add_note(unpacking_note(env))
         self._fail(i, "step", error, outcome)
 
-    def _check_home(self) -> None:
+    def _check_process(self) -> None:
         """Write no rows, and answer nothing, in a process that an env has forked."""
         if self.is_workers:
             end_if_stray()
 
     def _fail(self, i: int, phase: str, error: BaseException, outcome: Outcome) -> None:
-        self._check_home()
+        self._check_process()
         outcome.failures.append(self._failure(self.first + i, phase, error))
         self._failed[i] = True
 
