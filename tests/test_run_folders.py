@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import resource
 import shlex
@@ -176,27 +177,43 @@ def test_default_names_do_not_collide(tmp_path):
     assert not list(tmp_path.glob("runs/*"))
 
 
-def test_a_lock_whose_file_was_removed_locks_nothing(tmp_path):
-    tries, over = [], threading.Event()
+def _claim_and_discard(parent, how):
+    for _ in range(2000):
+        try:
+            if how == "new":
+                place = RunFolder.claim_new(parent, "a")
+            else:
+                place = RunFolder.claim(parent / "a")
+        except FolderInUseError:
+            continue
+        assert place.lock.path.exists()
+        place.discard()
 
-    def discard():
-        while not over.is_set():
-            RunFolder.claim_new(tmp_path, "a").discard()
 
-    thread = threading.Thread(target=discard)
-    thread.start()
-    try:
-        for _ in range(300):
-            try:
-                place = RunFolder.claim(tmp_path / "a")
-            except FolderInUseError:
-                continue
-            tries.append(place.lock.path.exists())
-            place.discard()
-    finally:
-        over.set()
-        thread.join()
-    assert all(tries)
+def test_runs_that_come_and_go_do_not_trip_over_each_other(tmp_path):
+    context = multiprocessing.get_context("fork")
+    arguments = [(tmp_path / "runs", how) for how in ("new", "this") for _ in range(3)]
+    runs = [context.Process(target=_claim_and_discard, args=each) for each in arguments]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert [run.exitcode for run in runs] == [0] * len(runs)
+    for run in runs:
+        run.close()
+
+
+def test_a_name_that_a_file_or_a_dangling_link_has_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name in ("file", "link"):
+        with pytest.raises((FileExistsError, NotADirectoryError), match=name):
+            RunFolder.claim(tmp_path / name)
+        with pytest.raises((FileExistsError, NotADirectoryError), match=name):
+            RunFolder.claim_new(tmp_path / name, "a")
+        place = RunFolder.claim_new(tmp_path, name)
+        assert place.path.name == f"{name}_2"
+        place.discard()
 
 
 def test_children_do_not_keep_the_lock_of_a_run_that_is_gone(tmp_path):

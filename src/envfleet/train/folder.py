@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
-import os
 import shutil
+import stat
 from pathlib import Path
 from typing import Self
 
@@ -66,9 +67,11 @@ class RunFolder:
             path = parent / (name if number == 1 else f"{name}_{number}")
             try:
                 return cls.claim(path, new=True)
-            except (FileExistsError, FolderInUseError):
-                if not os.path.lexists(path):
-                    raise
+            except FolderInUseError:
+                continue
+            except FileExistsError as error:
+                if error.filename is not None and Path(error.filename) != path:
+                    raise  # a file stands where a parent should be: no number helps
         raise AssertionError  # numbers do not end
 
     @classmethod
@@ -116,8 +119,18 @@ def _make(path: Path, made: list[Path], *, new: bool) -> None:
     for folder in reversed(missing):
         try:
             folder.mkdir()
-        except FileExistsError:  # another run was quicker
-            if not folder.is_dir():
+        except FileExistsError:
+            # Either another run was quicker, or a file has this name. Asking once, and not
+            # "is it there" and then "is it a folder", leaves no gap for a run that removes it.
+            try:
+                is_folder = stat.S_ISDIR(folder.stat().st_mode)
+            except FileNotFoundError:
+                if folder.is_symlink():
+                    raise FileExistsError(
+                        errno.EEXIST, "a link that leads nowhere has this name", str(folder)
+                    ) from None
+                raise
+            if not is_folder:
                 raise
         else:
             made.append(folder)
