@@ -463,7 +463,7 @@ def run_cell(engine: str, fault: str, phase: str) -> dict[str, Any]:
         record, errors = Path(folder) / "record.json", Path(folder) / "stderr"
         command = [sys.executable, __file__, "--cell", engine, fault, phase, str(record)]
         with errors.open("wb") as stderr:
-            process = subprocess.Popen(  # noqa: S603 - ourselves
+            process = subprocess.Popen(
                 command, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
             )
         code = process.wait(120)

@@ -18,7 +18,7 @@ import numpy as np
 
 from envfleet.bench.contestants import step_all
 from envfleet.bench.works import factory
-from envfleet.engine.pool.starting import split_envs
+from envfleet.engine.process.starting import split_envs
 
 CELLS = [("CartPole-v1", 8), ("CartPole-v1", 64), ("LunarLander-v3", 8), ("LunarLander-v3", 64)]
 

@@ -103,7 +103,7 @@ def test_ctrl_c_in_the_callers_own_env_asks_for_a_reset():
         fleet.reset()
         with pytest.raises(KeyboardInterrupt):
             fleet.step([1, 1])
-        with pytest.raises(envfleet.vector.process.NoAsyncCallError):
+        with pytest.raises(gym.error.NoAsyncCallError):
             fleet.step_wait()
         assert fleet.reset()[0].tolist() == [[2, 0, 1], [2, 0, 1]]
         assert fleet.step([1, 1])[0].tolist() == [[2, 1, 2], [2, 1, 2]]

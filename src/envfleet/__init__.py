@@ -5,7 +5,7 @@
      │        │          │           │           └─ Recorder, record_agent; metrics
      │        │          │           └─ Collector, Rollout, evaluate: torch begins here
      │        │          └─ SerialVectorEnv, ProcessVectorEnv: gymnasium.vector.VectorEnv classes
-     │        └─ how a step crosses a process line: rules, arena, worker, pool
+     │        └─ how a command reaches envs, wherever they live: shards, arena, workers
      └─ any gymnasium.Env                  beside them: testing, bench
 
 Imports follow the arrows only. What needs torch is imported when it is first asked for.
@@ -13,7 +13,7 @@ Imports follow the arrows only. What needs torch is imported when it is first as
 
 import typing as _typing
 
-from envfleet.engine.worker.host import EnvHost
+from envfleet.engine.worker.hooks import EnvHost
 from envfleet.errors import (
     EnvError,
     EnvfleetError,

@@ -17,7 +17,7 @@ import pytest
 from gymnasium.error import ClosedEnvironmentError
 
 import envfleet
-from envfleet.engine.pool.watch import Watch
+from envfleet.engine.process.watch import Watch
 from envfleet.testing import Fault, FaultEnv
 from waiting import gone, wait_until
 
@@ -444,7 +444,7 @@ def test_forking_after_torch_has_worked_gives_one_warning():
     script = """
 import time, torch, warnings
 import envfleet
-from envfleet.engine.pool.starting import _openmp_threads_wait
+from envfleet.engine.process.starting import _openmp_threads_wait
 from envfleet.testing import FaultEnv
 for work in (False, True):
     deadline = time.monotonic() + 10
@@ -482,7 +482,8 @@ def test_opening_and_closing_leaves_descriptors_threads_and_memory_flat():
 
     descriptors, threads, memory = cycle(20)
     after = cycle(180)
-    assert after[:2] == (descriptors, threads)
+    assert after[0] <= descriptors
+    assert after[1] <= threads  # one that an earlier test has left may end meanwhile
     assert after[2] - memory < 10_000_000
 
 

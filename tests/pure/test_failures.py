@@ -7,10 +7,12 @@ from dataclasses import dataclass, fields
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
 from hypothesis import given
 from hypothesis import strategies as st
 from nested import PROPERTY, same
 
+from envfleet.engine.arena.arena import Terms
 from envfleet.engine.arena.layout import plan_layout
 from envfleet.engine.failures import LARGEST_EXCEPTION, LONGEST_TEXT, Failure, raise_first
 from envfleet.engine.messages import (
@@ -24,6 +26,7 @@ from envfleet.engine.messages import (
     decode_command,
     decode_outcome,
     encode_command,
+    encode_number,
     encode_outcome,
     number_of,
 )
@@ -261,6 +264,7 @@ COMMANDS = [
     Reset(PLAN),
     Step(),
     Step([["a", "b"]]),
+    Step(env_ids=[2, 0]),
     Call([1], "render", (1, "a"), {"mode": None}),
     SetAttr([0, 1], "gravity", [9.8, 1.6]),
     Close(),
@@ -275,7 +279,7 @@ def as_dict(message):
 @pytest.mark.parametrize("by_reference", [True, False])
 def test_commands_arrive_as_they_were_sent(by_reference):
     for command in COMMANDS:
-        data = encode_command(7, command, by_reference=by_reference)
+        data = encode_number(7) + encode_command(command, by_reference=by_reference)
         assert (number_of(data), decode_command(data)) == (7, command)
 
 
@@ -283,19 +287,19 @@ def test_commands_arrive_as_they_were_sent(by_reference):
 def test_attach_arrives_with_its_spaces_and_layout(by_reference):
     structure = Structure(spaces.Dict({"a": spaces.Box(0, 1, (2,)), "t": spaces.Text(3)}))
     layout = plan_layout(4, structure.fixed, structure.fixed, final=True)
-    sent = Attach(
-        structure, structure, layout, shared_memory=True, signals=True, crowded=False, infos="all"
-    )
-    found = decode_command(encode_command(1, sent, by_reference=by_reference))
-    assert (type(found), found.layout, found.shared_memory) == (Attach, layout, True)
-    for copy in (found.observations, found.actions):
+    terms = Terms(structure, structure, AutoresetMode.SAME_STEP, "all", shared_memory=True)
+    sent = encode_command(Attach(terms, layout), by_reference=by_reference)
+    found = decode_command(encode_number(1) + sent)
+    assert (type(found), found.layout, found.terms.shared_memory) == (Attach, layout, True)
+    assert found.terms.autoreset_mode is AutoresetMode.SAME_STEP
+    for copy in (found.terms.observations, found.terms.actions):
         assert (copy.leaves, copy.tree) == (structure.leaves, structure.tree)
 
 
 @PROPERTY
 @given(NUMBERS)
 def test_a_plain_step_and_a_silent_outcome_are_just_a_number(number):
-    step = encode_command(number, Step(), by_reference=True)
+    step = encode_number(number) + encode_command(Step(), by_reference=True)
     silence = encode_outcome(number, Outcome())
     assert len(step) == len(silence) == 8
     assert number_of(step) == number_of(silence) == number
@@ -308,13 +312,16 @@ def test_a_plain_step_and_a_silent_outcome_are_just_a_number(number):
     [
         Outcome(infos=[(0, {"x": 1})]),
         Outcome(failures=[captured(ValueError("text")).packed()]),
+        Outcome(ended=True),
         Outcome(results=[None]),
         Outcome(loose=[["text"], ["other"]]),
-        Outcome(final_loose=[(1, ["text"])]),
+        Outcome(final_objects=[(1, ["text"])]),
         Outcome(observations=[np.arange(6.0).reshape(2, 3)]),
         Outcome(final_observations=[np.arange(2)]),
         Outcome(waits=True),
-        Outcome(infos=[(4, {})], results=(1, "a"), loose=[[1]], final_loose=[(4, [2])], waits=True),
+        Outcome(
+            infos=[(4, {})], results=(1, "a"), loose=[[1]], final_objects=[(4, [2])], waits=True
+        ),
     ],
     ids=lambda outcome: ",".join(key for key, value in as_dict(outcome).items() if value),
 )
@@ -329,7 +336,7 @@ def test_whatever_an_outcome_tells_arrives(outcome):
 
 @pytest.mark.parametrize("body", [b"junk", b"\x80"])
 def test_a_message_whose_body_is_spoilt_still_has_its_number(body):
-    data = encode_command(2**40, Step(), by_reference=True) + body
+    data = encode_number(2**40) + body
     assert number_of(data) == 2**40
     with pytest.raises(Exception, match=r"."):
         decode_command(data)
@@ -338,7 +345,7 @@ def test_a_message_whose_body_is_spoilt_still_has_its_number(body):
 
 
 def test_commands_have_the_titles_that_messages_use():
-    titles = ["reset", "step", "step", "call of 'render'", "set_attr of 'gravity'", "close"]
+    titles = ["reset", "step", "step", "step", "call of 'render'", "set_attr of 'gravity'", "close"]
     assert [command.title for command in COMMANDS] == titles
     assert Attach.title == "start"
 
@@ -349,11 +356,13 @@ def test_lambdas_and_local_classes_can_be_sent():
 
     for by_reference in (True, False):
         command = Call([0], "apply", (lambda x: x + 1, Local), {})
-        found = decode_command(encode_command(1, command, by_reference=by_reference))
+        found = decode_command(
+            encode_number(1) + encode_command(command, by_reference=by_reference)
+        )
         assert (found.args[0](1), found.args[1].value) == (2, 5)
 
 
 @pytest.mark.parametrize("by_reference", [True, False])
 def test_what_cannot_be_pickled_is_refused_before_anything_is_sent(by_reference):
     with pytest.raises(TypeError, match="pickle"):
-        encode_command(1, Call([0], "use", (threading.Lock(),), {}), by_reference=by_reference)
+        encode_command(Call([0], "use", (threading.Lock(),), {}), by_reference=by_reference)

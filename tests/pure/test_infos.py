@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from nested import PROPERTY, same
 
-from envfleet.engine.arena.board import ROOM, Board
-from envfleet.engine.rules.infos import merge_infos
-from envfleet.engine.rules.packing import join_infos, pack_infos, unpack_infos
+from envfleet.engine.infos.board import ROOM, Board
+from envfleet.engine.infos.merging import merge_infos
+from envfleet.engine.infos.packing import join_infos, pack_infos, unpack_infos
 
 pytestmark = pytest.mark.pure
 

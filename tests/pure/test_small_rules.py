@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nested import PROPERTY
 
-from envfleet.engine.pool.cores import _cpu_quota, usable_cores
-from envfleet.engine.pool.starting import split_envs
+from envfleet.engine.cores import _cpu_quota, usable_cores
+from envfleet.engine.process.starting import split_envs
 from envfleet.engine.rules.waits import BUSY_SHARE, is_waiting
 
 pytestmark = pytest.mark.pure

@@ -89,14 +89,12 @@ def test_blank_loose_values_are_those_of_gymnasiums_empty_batch():
         assert same(Structure(both).blank_loose(), [create_empty_array(space, n=3)[0]])
 
 
-def test_a_single_row_is_a_copy_of_the_type_that_the_space_samples():
-    for space in FIXED:
-        (leaf,) = Structure(space).leaves
-        values = samples(space, 1, 2)
-        column = np.array(values)
-        found = [leaf.single(column[i, ...]) for i in range(2)]
-        column[...] = 0
-        assert same(found, values)
+def test_numbers_and_loose_values_are_objects_and_arrays_are_not():
+    mixed = spaces.Tuple((*FIXED, *LOOSE))
+    structure = Structure(mixed)
+    kinds = [type(leaf.space) for leaf in structure.leaves]
+    expected = [k for k, kind in enumerate(kinds) if kind in (spaces.Discrete, *map(type, LOOSE))]
+    assert list(structure.objects) == expected
 
 
 def test_a_batch_of_loose_values_is_what_gymnasium_concatenates():

@@ -11,8 +11,8 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
-from envfleet.engine.pool.cores import usable_cores
-from envfleet.engine.pool.starting import split_envs
+from envfleet.engine.cores import usable_cores
+from envfleet.engine.process.starting import split_envs
 from envfleet.vector.make import make as make_fleet
 from envfleet.vector.process import ProcessVectorEnv
 from envfleet.vector.serial import SerialVectorEnv

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from envfleet.bench.rounds import Result
-from envfleet.engine.pool.cores import usable_cores
+from envfleet.engine.cores import usable_cores
 
 Cells = list[dict[str, Any]]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from envfleet.engine.interrupts import raise_interrupt
-from envfleet.engine.messages import dumps
+from envfleet.engine.pickling import dumps
 from envfleet.errors import EnvError
 
 LONGEST_TEXT = 10_000
@@ -41,7 +41,7 @@ class Failure:
         return cls(env, phase, type(error).__name__, _cut(text), _cut(trace), error)
 
     def packed(self) -> Failure:
-        """The same failure, ready to cross a process line."""
+        """The same failure, ready for another process."""
         return replace(self, error=None, pickled=_pickle_exception(self.error))
 
     def exception(self, place: str) -> BaseException:

@@ -1,45 +1,37 @@
-"""What crosses the process line: numbered commands to a worker, numbered outcomes back.
+"""What a shard is asked and what it answers: commands and outcomes, and their bytes.
 
-A message is an 8-byte sequence number and a pickled body. The common ones, a step without loose
-actions and an outcome with nothing to tell, have no body at all: their data lies in the arena.
+A message between processes is an 8-byte sequence number and a pickled body. The common ones, a
+step without loose actions and an outcome with nothing to tell, have no body at all: their data lies
+in the arena.
+
+Commands name their envs. For ``Step`` None means all envs of the shard, the fast case.
 """
 
 from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
-import cloudpickle
-
-from envfleet.engine.interrupts import raise_interrupt
-from envfleet.engine.rules.packing import Block, pack_infos, unpack_infos
-
-if TYPE_CHECKING:
-    from envfleet.engine.arena.layout import Layout
-    from envfleet.engine.failures import Failure
-    from envfleet.engine.rules.seeding import ResetPlan
-    from envfleet.engine.rules.spaces import Array, Structure
+from envfleet.engine.arena.arena import Terms
+from envfleet.engine.arena.layout import Layout
+from envfleet.engine.failures import Failure
+from envfleet.engine.infos.packing import Block, Entry, pack_infos, unpack_infos
+from envfleet.engine.pickling import dumps
+from envfleet.engine.rules.seeding import ResetPlan
+from envfleet.engine.rules.spaces import Array
 
 _NUMBER = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """Take the arena's descriptor (it follows on the pipe) and learn the fleet's spaces."""
+    """Take the arena's descriptor (it follows on the wire) and learn the fleet's terms."""
 
-    observations: Structure
-    actions: Structure
+    terms: Terms
     layout: Layout
-    shared_memory: bool
-    signals: bool
-    """Whether plain steps are announced by signals; otherwise all goes over the wire."""
-    crowded: bool
-    """Whether there are more processes than cores."""
-    infos: str
-    """Which infos of a step travel: see ``EnvHost.attach``."""
     title: ClassVar[str] = "start"
 
 
@@ -53,25 +45,29 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Step every env of the shard; ``loose`` has a list of the shard's values per loose leaf."""
+    """Step some envs; ``loose`` has, per loose leaf of the action, a list of their values."""
 
     loose: list[list[Any]] = field(default_factory=list)
+    env_ids: list[int] | None = None
     title: ClassVar[str] = "step"
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Call a method, or read an attribute, of some envs."""
+    """Call a method, or read an attribute, of some envs; or call a function with each of them."""
 
     env_ids: list[int]
-    name: str
+    what: str | Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     @property
     def title(self) -> str:
         """How messages name the command."""
-        return f"call of {self.name!r}"
+        if isinstance(self.what, str):
+            return f"call of {self.what!r}"
+        name = getattr(self.what, "__qualname__", None) or repr(self.what)
+        return f"call of {name!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +82,14 @@ class SetAttr:
     def title(self) -> str:
         """How messages name the command."""
         return f"set_attr of {self.name!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class KeepFinalFrames:
+    """Render what the episodes of these envs, and of no others of the shard, end with."""
+
+    env_ids: list[int]
+    title: ClassVar[str] = "keep_final_frames"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,17 @@ class Close:
 
 
 Command: TypeAlias = (
-    Attach | Reset | Step | Call | SetAttr | Rebuild | Renew | SeedGlobals | Settle | Close
+    Attach
+    | Reset
+    | Step
+    | Call
+    | SetAttr
+    | KeepFinalFrames
+    | Rebuild
+    | Renew
+    | SeedGlobals
+    | Settle
+    | Close
 )
 
 
@@ -143,18 +157,20 @@ Command: TypeAlias = (
 class Outcome:
     """What a shard's envs answered, as far as it is not in the arena."""
 
-    infos: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    infos: list[Entry] = field(default_factory=list)
     """Non-empty infos with their env, in the envs' order, as long as they are not ``packed``."""
     packed: list[Block] = field(default_factory=list)
+    ended: bool = False
+    """Whether an episode ended in this step."""
     failures: list[Failure] = field(default_factory=list)
     results: Sequence[Any] = ()
     """What ``call`` returned, per env asked."""
     loose: Sequence[list[Any]] = ()
     """Per env of the shard the values of its loose observation leaves; empty if there are none."""
-    final_loose: Sequence[tuple[int, list[Any]]] = ()
-    """The same for the final observations of the envs that ended, each with its env."""
+    final_objects: Sequence[tuple[int, list[Any]]] = ()
+    """Of each env that ended the parts of its final observation that are no arrays."""
     observations: Sequence[Array] = ()
-    """The shard's observation columns, where they are not in shared memory."""
+    """The shard's observation columns, where they are not in the caller's memory."""
     final_observations: Sequence[Array] = ()
     waits: bool = False
     """Whether the shard's envs were found to wait rather than compute."""
@@ -174,40 +190,40 @@ class Outcome:
         if self.packed:
             self.infos, self.packed = unpack_infos(self.packed), []
 
-    def is_silent(self) -> bool:
-        """Whether everything the caller needs is in the arena."""
-        return not (self.infos or self.packed) and self.tells_infos_at_most()
-
-    def tells_infos_at_most(self) -> bool:
-        """Whether everything else the caller needs is in the arena."""
+    def is_in_arena(self) -> bool:
+        """Whether everything but infos, and that an episode ended, is in the arena."""
         told = self.failures or self.results or self.waits
-        carried = self.loose or self.final_loose or self.observations or self.final_observations
+        carried = self.loose or self.final_objects or self.observations or self.final_observations
         return not (told or carried)
 
 
 PLAIN_STEP = Step()
-"""A step that carries nothing: its actions are in the arena."""
+"""A step of all envs that carries nothing: its actions are in the arena."""
 ANNOUNCED_STEP = bytes(_NUMBER.size)
 """The bytes of one that a signal announces: its number is there and not here."""
 SILENT = Outcome()
 """An answer that tells nothing; shared, and not to be changed."""
+ENDED = Outcome(ended=True)
+"""An answer that tells of an end and nothing else; shared, and not to be changed."""
 
 
-def encode_command(number: int, command: Command, *, by_reference: bool) -> bytes:
-    """A command as bytes; raises what pickling its arguments raises, before anything is sent."""
-    if isinstance(command, Step) and not command.loose:
-        return _NUMBER.pack(number)
-    return _NUMBER.pack(number) + dumps(command, by_reference=by_reference)
+def encode_command(command: Command, *, by_reference: bool) -> bytes:
+    """The body of a command; raises what pickling its arguments raises, before anything is sent."""
+    if isinstance(command, Step) and not command.loose and command.env_ids is None:
+        return b""
+    # A function of ``__main__`` may be newer than a forked worker, which then knows no such name.
+    is_function = isinstance(command, Call) and not isinstance(command.what, str)
+    return dumps(command, by_reference=by_reference and not is_function)
 
 
 def encode_number(number: int) -> bytes:
-    """A plain step, or a silent outcome, as bytes."""
+    """A number in front of a body, or a plain step or a silent outcome, which have none."""
     return _NUMBER.pack(number)
 
 
 def encode_outcome(number: int, outcome: Outcome) -> bytes:
     """An outcome as bytes."""
-    if outcome.is_silent():
+    if not outcome.infos and not outcome.packed and not outcome.ended and outcome.is_in_arena():
         return _NUMBER.pack(number)
     outcome.info_blocks()
     return _NUMBER.pack(number) + dumps(outcome, by_reference=True)
@@ -230,19 +246,3 @@ def decode_outcome(data: bytes | bytearray) -> Outcome:
     if len(data) == _NUMBER.size:
         return SILENT
     return cast("Outcome", pickle.loads(memoryview(data)[_NUMBER.size :]))
-
-
-def dumps(value: Any, *, by_reference: bool) -> bytes:
-    """Pickle a value that another process of this fleet will read.
-
-    ``by_reference`` names a class by its module where that works. It does from any worker to the
-    caller, and to a forked worker. To a spawned one it would name the class of a re-imported
-    ``__main__``, which is not the one that the envs were built from: there classes of ``__main__``
-    go by value, and cloudpickle keeps one identity per class on both sides.
-    """
-    if by_reference:
-        try:
-            return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-        except Exception as error:  # noqa: BLE001 - __reduce__ may raise anything
-            raise_interrupt(error)  # anything else is told better by cloudpickle
-    return cloudpickle.dumps(value)  # type: ignore[no-any-return]

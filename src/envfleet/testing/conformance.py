@@ -76,7 +76,7 @@ def compare(
     Raises:
         AssertionError: where they differ, or if hardly an episode ended in so many steps.
     """
-    assert isinstance(fleet, VectorEnv), f"{type(fleet)} is no gymnasium.vector.VectorEnv"
+    assert isinstance(fleet, VectorEnv), f"{type(fleet)} is not a gymnasium.vector.VectorEnv"
     for name in ("observation_space", "action_space"):
         for attribute in (name, f"single_{name}"):
             assert getattr(fleet, attribute) == getattr(oracle, attribute), attribute

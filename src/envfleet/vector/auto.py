@@ -10,15 +10,16 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from envfleet.engine.cores import usable_cores
 from envfleet.engine.interrupts import raise_interrupt
 from envfleet.engine.messages import Call
-from envfleet.engine.pool.cores import usable_cores
-from envfleet.engine.pool.doorbell import Deadline
-from envfleet.engine.pool.starting import Starter
-from envfleet.engine.pool.supervisor import Pool
+from envfleet.engine.pool.deadline import Deadline
+from envfleet.engine.pool.pool import Pool
+from envfleet.engine.process.starting import WorkerStarter
 from envfleet.engine.rules.choice import Measurement, Plan, choose
 from envfleet.engine.rules.spaces import Structure
-from envfleet.engine.worker.host import EnvFactory, EnvHost
+from envfleet.engine.worker.hooks import EnvFactory, EnvHost
+from envfleet.engine.worker.server import Job
 from envfleet.engine.worker.waiting import usage
 from envfleet.errors import EnvfleetError
 
@@ -36,11 +37,15 @@ def plan_fleet(
     num_envs: int,
     *,
     context: str | None,
+    most: int,
     serial: bool,
     caller: bool,
     name: str | None,
 ) -> Plan:
     """Measure one env and choose; a measurement under a ``name`` is made once per process.
+
+    ``most`` bounds the number of workers; ``serial`` and ``caller`` say whether envs may run in the
+    calling process, all or one shard.
 
     Never builds an env in the calling process. An env that cannot be built or stepped is no matter
     here: the fleet itself will say so.
@@ -51,24 +56,16 @@ def plan_fleet(
             _known[name] = measured
     else:
         measured = _known[name]
-    plan = choose(measured, num_envs, usable_cores(), serial=serial, caller=caller)
+    plan = choose(measured, num_envs, usable_cores(), most=most, serial=serial, caller=caller)
     _log.info("%s x %d: %s", name or "envs", num_envs, plan)
     return plan
 
 
 def measure(env_fn: EnvFactory, context: str | None) -> Measurement | None:
     """What an env takes; None if it did not build, reset and step within the budget, or failed."""
-    starter = Starter(
-        [env_fn],
-        1,
-        context=context,
-        daemon=True,
-        host_class=_Stopwatch,
-        autoreset_mode=AutoresetMode.DISABLED,
-        name="Measuring",
-        threads=1,
-    )
-    pool = Pool(starter, caller_steps=False)
+    job = Job([env_fn], _Stopwatch, AutoresetMode.DISABLED)
+    starter = WorkerStarter(job, 1, context=context, daemon=True, name="Measuring", threads=1)
+    pool = Pool(starter)
     try:
         if not pool.gather(Deadline(BUDGET + START[starter.method])):
             return None

@@ -8,7 +8,7 @@ import functools
 import inspect
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -16,12 +16,11 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec, _find_spec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from envfleet.engine.pool.cores import usable_cores
 from envfleet.engine.rules.choice import Plan
-from envfleet.engine.rules.spaces import Structure
-from envfleet.engine.worker.host import EnvFactory
+from envfleet.engine.worker.hooks import EnvFactory
 from envfleet.vector.auto import plan_fleet
 from envfleet.vector.fleet import Fleet
+from envfleet.vector.options import number_of_workers
 from envfleet.vector.packages import noting_packages
 from envfleet.vector.process import ProcessVectorEnv
 from envfleet.vector.serial import SerialVectorEnv
@@ -238,33 +237,22 @@ def _build(
     name: str | None,
 ) -> Fleet[Any, Any]:
     options = dict(options)
+    reason = f"backend={backend!r} was asked for"
     if backend == "auto":
-        plan = _choose(factories, options, isolate=isolate, name=name)
-        if plan.backend == "process":
-            options.update(workers=plan.workers, caller_steps=plan.caller_steps)
-    else:
-        workers = options.get("workers") or min(usable_cores(), len(factories))
-        own = bool(options.get("caller_steps"))
-        shards = 1 if backend == "serial" else workers
-        plan = Plan(backend, shards, own, f"backend={backend!r} was asked for")
-    engine = _BACKENDS[plan.backend]
+        choice = _choose(factories, options, isolate=isolate, name=name)
+        backend, reason = choice.backend, choice.reason
+        if backend == "process":
+            options.update(workers=choice.workers, caller_steps=choice.caller_steps)
+    engine = _BACKENDS[backend]
     unknown = options.keys() - inspect.signature(engine).parameters.keys()
     if unknown:
-        raise TypeError(f"backend={plan.backend!r} has no option {', '.join(sorted(unknown))}")
-    if plan.backend == "process":
+        raise TypeError(f"backend={backend!r} has no option {', '.join(sorted(unknown))}")
+    if backend == "process":
         options.setdefault("shared_memory", "auto")
     with noting_packages():
         envs = engine(factories, **options)
-    envs.plan = replace(plan, by_pipe=_leaves_by_pipe(envs))
+    envs.reason = reason
     return envs
-
-
-def _leaves_by_pipe(envs: Fleet[Any, Any]) -> tuple[str, ...]:
-    if not isinstance(envs, ProcessVectorEnv):
-        return ()
-    structure = Structure(envs.single_observation_space)
-    leaves = structure.loose if envs.shared_memory else structure.leaves
-    return tuple(f"{leaf.path} ({type(leaf.space).__name__})" for leaf in leaves)
 
 
 def _choose(
@@ -272,6 +260,8 @@ def _choose(
 ) -> Plan:
     """The plan for ``backend="auto"``, as far as the options leave a choice."""
     number = len(factories)
+    most = options.get("max_concurrency")
+    workers = number_of_workers(options.get("workers"), most, number)
     own = bool(options.get("caller_steps"))
     serial = not isolate and options.keys() <= inspect.signature(SerialVectorEnv).parameters.keys()
     caller = not isolate and not options.keys() & {"on_failure", "step_timeout", "caller_steps"}
@@ -283,7 +273,6 @@ def _choose(
             )
         return Plan("serial", 1, False, "this process is daemonic and may not start workers")
     if "workers" in options or own:
-        workers = options.get("workers") or min(usable_cores(), number)
         return Plan("process", workers, own, "workers= or caller_steps= was given")
     if number == 1:
         return Plan("serial" if serial else "process", 1, False, "there is one env")
@@ -291,6 +280,7 @@ def _choose(
         factories[0],
         number,
         context=options.get("context"),
+        most=number if most is None else most,
         serial=serial,
         caller=caller,
         name=name,

@@ -1,15 +1,81 @@
-"""The process engine's options: what is refused before anything starts."""
+"""The engines' options, checked and resolved in one place before anything starts."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from gymnasium.error import CustomSpaceError
+from gymnasium.vector import AutoresetMode
 
-from envfleet.engine.pool.cores import usable_cores
+from envfleet.engine.cores import usable_cores
+from envfleet.engine.infos.keeping import WHICH
+from envfleet.engine.infos.listing import FORMATS
+from envfleet.engine.restart.budget import RestartBudget
 from envfleet.engine.rules.spaces import Structure
-from envfleet.engine.worker.host import EnvHost
+from envfleet.engine.worker.hooks import EnvHost
+from envfleet.vector.spaces import ObservationMode
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetOptions:
+    """The options of every engine."""
+
+    copy: bool
+    observation_mode: ObservationMode
+    autoreset_mode: AutoresetMode
+    infos: str
+    info_format: str
+    worker: type[EnvHost] | None
+
+    def __post_init__(self) -> None:
+        _check_word("infos", self.infos, WHICH)
+        _check_word("info_format", self.info_format, FORMATS)
+        if self.worker is not None and not (
+            isinstance(self.worker, type) and issubclass(self.worker, EnvHost)
+        ):
+            raise TypeError(
+                f"`worker` must be a subclass of envfleet.EnvHost, got {self.worker!r}. A function "
+                "as AsyncVectorEnv takes cannot run here, because a worker owns several envs: "
+                "override make_env, reset_env or close_env of EnvHost instead."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessOptions:
+    """The options of the process engine alone; ``workers`` is how many shards there will be."""
+
+    workers: int
+    shared_memory: bool
+    """Whether observations lie in shared memory, as far as they can."""
+    refuses_custom_spaces: bool
+    on_failure: str
+    budget: RestartBudget
+    step_timeout: float | None
+    caller_steps: bool
+    worker_threads: int | None
+
+    def __post_init__(self) -> None:
+        _check_word("on_failure", self.on_failure, ("raise", "restart"))
+        if self.step_timeout is not None and not self.step_timeout > 0:
+            raise ValueError(f"`step_timeout` must be above 0 or None, got {self.step_timeout!r}")
+        if self.caller_steps and (self.on_failure == "restart" or self.step_timeout is not None):
+            raise ValueError(
+                "`caller_steps` runs envs in this process, which can be neither restarted nor "
+                "timed out: leave out on_failure='restart' and step_timeout, or caller_steps"
+            )
+        threads = self.worker_threads
+        if threads is not None and (not isinstance(threads, (int, np.integer)) or threads < 1):
+            raise ValueError(
+                f"`worker_threads` must be a positive integer or None, got {threads!r}"
+            )
+
+
+def _check_word(name: str, word: Any, words: tuple[str, ...]) -> None:
+    if word not in words:
+        known = " or ".join([", ".join(map(repr, words[:-1])), repr(words[-1])])
+        raise ValueError(f"`{name}` must be {known}, got {word!r}")
 
 
 def number_of_workers(workers: Any, max_concurrency: Any, num_envs: int) -> int:
@@ -29,31 +95,6 @@ def number_of_workers(workers: Any, max_concurrency: Any, num_envs: int) -> int:
         raise ValueError(f"`workers` must be a positive integer or None, got {workers!r}.")
     bounds = [int(workers), num_envs]
     return min(bounds if max_concurrency is None else [*bounds, int(max_concurrency)])
-
-
-def check_host_class(worker: Any) -> None:
-    """Refuse what is not a kind of host."""
-    if worker is not None and not (isinstance(worker, type) and issubclass(worker, EnvHost)):
-        raise TypeError(
-            f"`worker` must be a subclass of envfleet.EnvHost, got {worker!r}. A function as "
-            "AsyncVectorEnv takes cannot run here, because a worker owns several envs: override "
-            "make_env, reset_env or close_env of EnvHost instead."
-        )
-
-
-def check_failure_options(
-    on_failure: Any, step_timeout: float | None, *, caller_steps: bool
-) -> None:
-    """Refuse what is unknown, and what cannot hold for envs in the calling process."""
-    if on_failure not in ("raise", "restart"):
-        raise ValueError(f"`on_failure` must be 'raise' or 'restart', got {on_failure!r}")
-    if step_timeout is not None and not step_timeout > 0:
-        raise ValueError(f"`step_timeout` must be above 0 or None, got {step_timeout!r}")
-    if caller_steps and (on_failure == "restart" or step_timeout is not None):
-        raise ValueError(
-            "`caller_steps` runs envs in this process, which can be neither restarted nor "
-            "timed out: leave out on_failure='restart' and step_timeout, or caller_steps"
-        )
 
 
 def check_shared_memory(shared_memory: Any) -> Any:
@@ -77,13 +118,3 @@ def refuse_custom_spaces(observations: Structure) -> None:
                 "shared_memory='auto' to send it by pipe and the rest in shared memory (make() "
                 "does), or shared_memory=False to send everything by pipe."
             ) from CustomSpaceError(f"{text}: {leaf.space!r}")
-
-
-def check_threads(worker_threads: Any) -> None:
-    """Refuse what is no number of threads; None leaves them alone."""
-    if worker_threads is not None and (
-        not isinstance(worker_threads, (int, np.integer)) or worker_threads < 1
-    ):
-        raise ValueError(
-            f"`worker_threads` must be a positive integer or None, got {worker_threads!r}"
-        )

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.engine.arena.board import ROOM
 from envfleet.engine.arena.signals import WORDS
+from envfleet.engine.infos.board import ROOM
 from envfleet.engine.rules.spaces import Leaf
 
 ALIGNMENT = 64

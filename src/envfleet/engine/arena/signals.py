@@ -27,7 +27,11 @@ LINE = 8
 WORDS = 4 * LINE
 """Words per worker."""
 _POSTED, _ANSWERED, _WORKER_SLEEPS, _TAKEN = 0, LINE, 2 * LINE, 3 * LINE
-_ON_BOARD = _ANSWERED + 1
+_TOLD = _ANSWERED + 1
+
+# What an answer says that is on no wire; plain numbers, for combining flags of an enum takes 1 us.
+INFOS_ON_BOARD = 1
+EPISODE_ENDED = 2
 
 _barrier = threading.Lock()
 
@@ -74,15 +78,15 @@ class Signals:
         with _barrier:
             pass
 
-    def answer(self, number: int, *, on_wire: bool, on_board: bool = False) -> bool:
+    def answer(self, number: int, *, on_wire: bool, told: int = 0) -> bool:
         """Announce an answer; True if the caller sleeps and must be woken by wire.
 
-        ``on_board`` says that its infos are in the arena.
+        ``told`` is what it says, in flags, where it is not on the wire.
 
         A caller that waits for all is woken by the last worker only: of several that finish at the
         same time, at least one sees that all have.
         """
-        self._words[_ON_BOARD] = on_board
+        self._words[_TOLD] = told
         self._words[_ANSWERED] = number << 1 | on_wire
         with _barrier:
             pass
@@ -95,9 +99,9 @@ class Signals:
         """The last announced answer: number and lowest bit."""
         return self._words[_ANSWERED]
 
-    def is_on_board(self) -> bool:
-        """Whether the infos of the last announced answer are in the arena."""
-        return bool(self._words[_ON_BOARD])
+    def told(self) -> int:
+        """What the last announced answer says, in flags."""
+        return self._words[_TOLD]
 
     def caller_sleeps(self, sleeps: Sleep) -> None:
         """The caller is about to wait, and must look once more; or has woken up."""

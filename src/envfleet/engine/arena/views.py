@@ -86,10 +86,12 @@ def shared_views(layout: Layout, memory: mmap.mmap) -> Views:
     )
 
 
-def private_views(count: int, observations: Sequence[Leaf], *, final: bool) -> Views:
-    """Views in this process's own memory, without action columns: nobody else reads them."""
+def private_views(
+    count: int, observations: Sequence[Leaf], actions: Sequence[Leaf] = (), *, final: bool
+) -> Views:
+    """Views in this process's own memory."""
     flags = [np.zeros(count, dtype=np.bool_) for _ in range(3)]
-    empty = Views([], [], [], np.zeros(count), *flags)
+    empty = Views([], [], _zeros(actions, count), np.zeros(count), *flags)
     return empty.with_own_observations(observations, final=final)
 
 

@@ -1,1 +1,1 @@
-"""What runs in the caller: handle (one worker), doorbell (waiting), supervisor (all workers)."""
+"""All shards of a fleet, of any kind: asked together, waited for together, stopped together."""

@@ -60,19 +60,28 @@ class Plan:
 
 
 def choose(
-    measured: Measurement | None, num_envs: int, cores: int, *, serial: bool, caller: bool
+    measured: Measurement | None,
+    num_envs: int,
+    cores: int,
+    *,
+    serial: bool,
+    caller: bool,
+    most: int | None = None,
 ) -> Plan:
     """The plan with the shortest expected step; ``measured`` is None if it took too long to tell.
 
     That every engine copies its answer once more for the caller makes no difference between them.
-    ``serial`` and ``caller`` say whether envs may run in the calling process, all or one shard.
+    ``serial`` and ``caller`` say whether envs may run in the calling process, all or one shard;
+    ``most`` bounds the number of shards.
     """
+    bound = num_envs if most is None else min(num_envs, most)
+    share = "a worker for each env" if bound == num_envs else f"as many workers as allowed, {bound}"
     if measured is None:
-        return Plan("process", num_envs, False, "it starts or steps slowly: a worker for each env")
+        return Plan("process", bound, False, f"it starts or steps slowly: {share}")
     if measured.waits:
-        text = f"a step takes {_time(measured.step)} and mostly waits: a worker for each env"
-        return Plan("process", num_envs, False, text)
-    shards = min(cores, num_envs)
+        text = f"a step takes {_time(measured.step)} and mostly waits: {share}"
+        return Plan("process", bound, False, text)
+    shards = min(cores, bound)
     costs = {("process", False): _parallel(measured, num_envs, shards) + _PROCESS}
     if caller and shards > 1:
         costs["process", True] = _parallel(measured, num_envs, shards) + _CALLER

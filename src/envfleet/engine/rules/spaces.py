@@ -39,9 +39,10 @@ class Leaf:
     shape: tuple[int, ...] = ()
     dtype: np.dtype[Any] = _OBJECT
 
-    def single(self, row: Array) -> Any:
-        """A copy of one env's row, of the type the space samples: a scalar for Discrete."""
-        return row[()] if isinstance(self.space, spaces.Discrete) else row.copy()
+    @property
+    def scalar(self) -> bool:
+        """Whether its values are numbers and not arrays."""
+        return isinstance(self.space, spaces.Discrete)
 
     def batch(self, values: tuple[Any, ...]) -> Any:
         """The batch of a loose leaf's values: what is registered for a custom space, or a tuple."""
@@ -86,6 +87,8 @@ class Structure:
         self.leaves = tuple(found)
         self.fixed = tuple(leaf for leaf in found if leaf.fixed)
         self.loose = tuple(leaf for leaf in found if not leaf.fixed)
+        self.objects = tuple(k for k, leaf in enumerate(found) if leaf.scalar or not leaf.fixed)
+        """The numbers of the leaves whose values are no arrays."""
         self.flat = self.tree == 0 and self.leaves[0].fixed
         """Whether the space is a single fixed leaf, the common case with short cuts."""
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from envfleet.engine.arena.board import Board
 from envfleet.engine.arena.memory import map_shared
-from envfleet.engine.arena.signals import Signals
-from envfleet.engine.arena.views import shared_array
+from envfleet.engine.arena.signals import EPISODE_ENDED, INFOS_ON_BOARD, Signals
+from envfleet.engine.arena.views import shared_array, shared_views
 from envfleet.engine.descriptors import above_standard
 from envfleet.engine.failures import Failure
+from envfleet.engine.infos.board import Board
 from envfleet.engine.messages import (
     ANNOUNCED_STEP,
     PLAIN_STEP,
@@ -26,16 +26,16 @@ from envfleet.engine.messages import (
     Outcome,
     Settle,
     decode_command,
-    dumps,
     encode_number,
     encode_outcome,
     number_of,
 )
+from envfleet.engine.pickling import dumps
 from envfleet.engine.spin import LONGEST, Patience
 from envfleet.engine.wire import Wire
 from envfleet.engine.worker import guard
 from envfleet.engine.worker.descendants import end_runaways
-from envfleet.engine.worker.servant import Job, Servant
+from envfleet.engine.worker.server import Job, ShardServer
 from envfleet.engine.worker.threads import limit_threads
 
 
@@ -57,7 +57,7 @@ def run_worker(
         limit_threads(threads, forked=not isinstance(job, bytes))
     worker = _Worker(index, env_ids, Wire(end))
     try:
-        worker.reply(0, worker.servant.introduce(job))
+        worker.reply(0, worker.server.build(job))
         worker.serve()
     except (EOFError, ConnectionError):
         pass  # the caller is gone, and with it everybody who could read an error
@@ -68,7 +68,7 @@ def run_worker(
 
 class _Worker:
     def __init__(self, index: int, env_ids: range, wire: Wire) -> None:
-        self.servant = Servant(env_ids, caught=(BaseException,))
+        self.server = ShardServer(env_ids, is_worker=True)
         self._index = index
         self._wire = wire
         self._signals: Signals | None = None
@@ -79,7 +79,7 @@ class _Worker:
 
     def leave(self) -> None:
         """Close what is still open, and end what the envs have started and left."""
-        self.servant.leave()
+        self.server.close()
         for child in multiprocessing.active_children():
             child.terminate()
         end_runaways(os.getpid())
@@ -92,13 +92,13 @@ class _Worker:
             try:
                 if data is ANNOUNCED_STEP:
                     command = PLAIN_STEP
-                    self.reply(self._number, self.servant.step())
+                    self.reply(self._number, self.server.step(command))
                     continue
                 command = decode_command(data)
                 outcome = self._obey(command)
             except Exception as error:  # noqa: BLE001 - nothing that can be told may end a worker
                 phase = "receiving a command" if command is None else command.title
-                failure = Failure.capture(self.servant.env_ids.start, phase, error)
+                failure = Failure.capture(self.server.env_ids.start, phase, error)
                 outcome = Outcome(failures=[failure])
             asked = command.env_ids if isinstance(command, Call) else ()
             self.reply(self._number, outcome, asked)
@@ -111,19 +111,23 @@ class _Worker:
                 self._board.forget()
             return Outcome()
         if not isinstance(command, Attach):
-            return self.servant.obey(command)
+            return self.server.obey(command)
         with above_standard():
             descriptor = self._wire.receive_descriptor()
         memory = map_shared(descriptor, command.layout.size)
         os.close(descriptor)
-        self.servant.attach(command, memory)
-        if command.signals:
+        terms, envs = command.terms, self.server.env_ids
+        views = shared_views(command.layout, memory).shard(envs)
+        if not terms.shared_memory:
+            fixed = terms.observations.fixed
+            views = views.with_own_observations(fixed, final=terms.keeps_final)
+        self.server.attach(views, terms, sends_columns=not terms.shared_memory)
+        if terms.signals:
             self._signals = Signals(shared_array(command.layout.signals, memory), self._index)
-            envs = self.servant.env_ids
             infos = shared_array(command.layout.infos, memory)[envs.start : envs.stop]
             self._board = Board(infos, envs)
             self._patience = Patience(LONGEST)
-            self._yields = command.crowded
+            self._yields = terms.crowded
         return Outcome()
 
     def _next(self) -> bytes | bytearray:
@@ -176,10 +180,13 @@ class _Worker:
         """Answer a command; ``env_ids`` are those that a call has asked, in its order."""
         guard.end_if_stray()
         signals, board = self._signals, self._board
-        if signals is not None and board is not None and outcome.tells_infos_at_most():
+        if signals is not None and board is not None and outcome.is_in_arena():
             blocks = outcome.info_blocks()
             if not blocks or board.write(blocks):
-                if signals.answer(number, on_wire=False, on_board=bool(blocks)):
+                told = INFOS_ON_BOARD if blocks else 0
+                if outcome.ended:
+                    told |= EPISODE_ENDED
+                if signals.answer(number, on_wire=False, told=told):
                     self._wire.send(encode_number(number))
                 return
             board.learn(blocks)
@@ -188,7 +195,7 @@ class _Worker:
         try:
             data = encode_outcome(number, outcome)
         except Exception:  # noqa: BLE001 - an env's objects may raise anything
-            _drop_unpicklable(outcome, self.servant.env_ids, env_ids)
+            _drop_unpicklable(outcome, self.server.env_ids, env_ids)
             data = encode_outcome(number, outcome)
         self._wire.send(data)
         if signals is not None:
@@ -220,7 +227,7 @@ def _drop_unpicklable(outcome: Outcome, shard: range, asked: Sequence[int]) -> N
         [None if unpicklable(env, "the observation", value) else value for value in values]
         for env, values in zip(shard, outcome.loose, strict=False)
     ]
-    outcome.final_loose = [
+    outcome.final_objects = [
         (
             env,
             [
@@ -228,5 +235,5 @@ def _drop_unpicklable(outcome: Outcome, shard: range, asked: Sequence[int]) -> N
                 for value in values
             ],
         )
-        for env, values in outcome.final_loose
+        for env, values in outcome.final_objects
     ]

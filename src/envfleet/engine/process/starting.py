@@ -12,25 +12,25 @@ import resource
 import socket
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import clear_mpi_env_vars
 
 from envfleet.engine.descriptors import above_standard
 from envfleet.engine.interrupts import held_signals
-from envfleet.engine.messages import dumps
-from envfleet.engine.pool.handle import WorkerHandle
-from envfleet.engine.pool.own import OwnShard
+from envfleet.engine.local import LocalShard
+from envfleet.engine.pickling import dumps
+from envfleet.engine.process.shard import WorkerShard
 from envfleet.engine.rules.seeding import derived_seed, worker_seeds
+from envfleet.engine.shard import Shard
 from envfleet.engine.wire import Wire
 from envfleet.engine.worker.guard import caller_ends, held_interrupts, own_workers
-from envfleet.engine.worker.host import EnvFactory, EnvHost
 from envfleet.engine.worker.loop import run_worker
-from envfleet.engine.worker.servant import Job
+from envfleet.engine.worker.server import Job
 from envfleet.engine.worker.threads import limits_to_inherit
 from envfleet.errors import WorkerDied
 
@@ -50,44 +50,44 @@ def split_envs(num_envs: int, workers: int) -> list[range]:
     return [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
 
-class Starter:
+class WorkerStarter:
     """Knows how to start each worker of one fleet, at first and again.
 
     Args:
-        env_fns: functions that build the envs.
-        workers: how many workers share them.
+        job: all envs of the fleet, and how they are to be handled.
+        shards: how many shards share them.
+        caller_steps: whether the last shard stays in this process.
         context: multiprocessing's start method; None is the platform's default.
         daemon: whether the workers are daemonic.
-        host_class: the kind of host that owns a worker's envs.
-        autoreset_mode: what the hosts do when an episode ends.
         name: what the processes' names begin with.
         threads: how many threads numerical libraries may use in a worker; None for any number.
     """
 
+    survives_fork = False
+
     def __init__(
         self,
-        env_fns: Sequence[EnvFactory],
-        workers: int,
+        job: Job,
+        shards: int,
         *,
+        caller_steps: bool = False,
         context: str | None,
         daemon: bool,
-        host_class: type[EnvHost],
-        autoreset_mode: AutoresetMode,
         name: str,
         threads: int | None,
     ) -> None:
         _refuse_missing_guard()
-        self.shards = split_envs(len(env_fns), workers)
-        self._env_fns = env_fns
+        self.count = shards
+        self._env_ids = split_envs(len(job.env_fns), shards)
+        self._job = job
+        self._local = shards - 1 if caller_steps else None
         self._context: Any = multiprocessing.get_context(context)
         self.method = self._context.get_start_method()
         self._daemon = daemon
-        self._host_class = host_class
-        self._autoreset_mode = autoreset_mode
         self._name = name
         self._threads = threads
         state = random.getstate(), np.random.get_state()  # noqa: NPY002 - read, not drawn from
-        self._seeds = worker_seeds(state, next(_fleet_numbers), workers)
+        self._seeds = worker_seeds(state, next(_fleet_numbers), shards)
         if self.method == "fork":
             _warn_of_fork()
 
@@ -95,61 +95,64 @@ class Starter:
         """What must hold around ``start``, once for any number of them."""
         return limits_to_inherit(self._threads, forked=self.method == "fork")
 
-    def own_shard(self, index: int) -> OwnShard:
-        """Shard ``index`` as the caller's own."""
-        return OwnShard(index, self.shards[index], self._job(index))
-
-    def _job(self, index: int) -> Job:
-        fns = [self._env_fns[env] for env in self.shards[index]]
-        return Job(fns, self._host_class, self._autoreset_mode)
-
-    def start(self, index: int, adopt: Callable[[WorkerHandle], None], generation: int = 0) -> None:
-        """Start worker ``index``; a later generation gets other global seeds.
+    def start(self, index: int, adopt: Callable[[Shard], None], generation: int = 0) -> None:
+        """Start shard ``index``; a later generation gets other global seeds.
 
         ``adopt`` takes it over before any interrupt can come.
 
         Raises:
             OSError: too few descriptors, with the number that is needed.
         """
-        envs = self.shards[index]
+        envs = self._env_ids[index]
+        job = replace(self._job, env_fns=[self._job.env_fns[env] for env in envs])
+        if index == self._local:
+            adopt(LocalShard(index, envs, job, is_share=True))
+            return
+        try:
+            self._start_worker(index, envs, job, adopt, generation)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise _too_few_descriptors(error, self.count) from error
+            raise
+
+    def _start_worker(
+        self,
+        index: int,
+        envs: range,
+        job: Job,
+        adopt: Callable[[Shard], None],
+        generation: int,
+    ) -> None:
         forked = self.method == "fork"
-        job = self._job(index)
         seed = derived_seed(self._seeds[index], generation)
         sent = job if forked else dumps(job, by_reference=False)
         # A fork server starts others' children too, which would never hear of Ctrl-C again.
         interrupts = contextlib.nullcontext() if self.method == "forkserver" else held_interrupts()
-        try:
-            with (
-                held_signals(),
-                above_standard(),
-                contextlib.ExitStack() as ours,
-                contextlib.ExitStack() as theirs,
-            ):
-                our_end, worker_end = socket.socketpair()
-                our_end.setblocking(False)
-                tied_end, lifeline = self._context.Pipe(duplex=False)
-                for end in (our_end, lifeline):
-                    caller_ends.add(ours.enter_context(end))
-                for end in (worker_end, tied_end):
-                    theirs.enter_context(end)
-                process = self._context.Process(
-                    target=run_worker,
-                    name=f"{self._name}-{index}",
-                    args=(index, envs, worker_end, tied_end, seed, self._threads, sent),
-                    daemon=self._daemon,
-                )
-                with clear_mpi_env_vars(), _hidden_missing_main(), interrupts:
-                    process.start()
-                own_workers.add(process)
-                handle = WorkerHandle(
-                    index, envs, process, Wire(our_end), lifeline, by_reference=forked
-                )
-                ours.pop_all()
-                adopt(handle)
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise _too_few_descriptors(error, len(self.shards)) from error
-            raise
+        with (
+            held_signals(),
+            above_standard(),
+            contextlib.ExitStack() as ours,
+            contextlib.ExitStack() as theirs,
+        ):
+            our_end, worker_end = socket.socketpair()
+            our_end.setblocking(False)
+            tied_end, lifeline = self._context.Pipe(duplex=False)
+            for end in (our_end, lifeline):
+                caller_ends.add(ours.enter_context(end))
+            for end in (worker_end, tied_end):
+                theirs.enter_context(end)
+            process = self._context.Process(
+                target=run_worker,
+                name=f"{self._name}-{index}",
+                args=(index, envs, worker_end, tied_end, seed, self._threads, sent),
+                daemon=self._daemon,
+            )
+            with clear_mpi_env_vars(), _hidden_missing_main(), interrupts:
+                process.start()
+            own_workers.add(process)
+            shard = WorkerShard(index, envs, process, Wire(our_end), lifeline, by_reference=forked)
+            ours.pop_all()
+            adopt(shard)
 
 
 def _too_few_descriptors(error: OSError, workers: int) -> OSError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from envfleet.engine.rules.packing import Block, FloatBlock
+from envfleet.engine.infos.packing import Block, FloatBlock
 from envfleet.engine.rules.spaces import Array
 
 ROOM = 16

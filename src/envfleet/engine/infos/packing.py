@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.engine.rules.infos import OBJECTS, column_of, is_number
+from envfleet.engine.infos.merging import OBJECTS, column_of, is_number
 from envfleet.engine.rules.spaces import Array
 
 
@@ -82,6 +82,8 @@ class FloatBlock:
 
 
 Block = InfoBlock | FloatBlock
+Entry = tuple[int, dict[str, Any]]
+"""An env and its info."""
 
 _FLOATS = frozenset({float, np.float64, np.float32})
 
@@ -96,20 +98,20 @@ def _float_block(
     return FloatBlock(env_ids, keys, kinds, matrix)
 
 
-def pack_infos(entries: Sequence[tuple[int, dict[str, Any]]]) -> list[Block]:
+def pack_infos(entries: Sequence[Entry]) -> list[Block]:
     """A shard's infos in blocks: one where all envs have the same keys, as they usually do."""
     if not entries:
         return []
     block = _pack_floats(entries)
     if block is not None:
         return [block]
-    groups: dict[tuple[str, ...], list[tuple[int, dict[str, Any]]]] = {}
+    groups: dict[tuple[str, ...], list[Entry]] = {}
     for entry in entries:
         groups.setdefault(tuple(entry[1]), []).append(entry)
     return [_pack_group(keys, group) for keys, group in groups.items()]
 
 
-def _pack_floats(entries: Sequence[tuple[int, dict[str, Any]]]) -> FloatBlock | None:
+def _pack_floats(entries: Sequence[Entry]) -> FloatBlock | None:
     """All infos as one matrix, if they have the same keys and nothing but floats.
 
     Doing this info by info in the loop over the envs, while each is in the cache, was tried: 2 to
@@ -140,7 +142,7 @@ def _compact(env_ids: list[int]) -> Sequence[int]:
     return range(first, last + 1) if last - first + 1 == len(env_ids) else env_ids
 
 
-def _pack_group(keys: tuple[str, ...], group: list[tuple[int, dict[str, Any]]]) -> InfoBlock:
+def _pack_group(keys: tuple[str, ...], group: list[Entry]) -> InfoBlock:
     rows = zip(*[info.values() for _, info in group], strict=True)
     columns: dict[str, Array | list[Any]] = {}
     native = []
@@ -169,7 +171,7 @@ def _pack(kinds: set[type], values: tuple[Any, ...]) -> Array | None:
     return packed if packed.dtype == np.dtype(kind) and packed.ndim == 1 else None
 
 
-def unpack_infos(blocks: Sequence[Block]) -> list[tuple[int, dict[str, Any]]]:
+def unpack_infos(blocks: Sequence[Block]) -> list[Entry]:
     """The infos that were packed, ordered by env."""
     entries = []
     for block in map(_spread, blocks):

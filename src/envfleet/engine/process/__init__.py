@@ -1,0 +1,1 @@
+"""Shards in worker processes: starting them, talking to one, knowing that one has ended."""
