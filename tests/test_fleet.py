@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from functools import partial
 
@@ -380,6 +381,177 @@ def test_final_observations_have_the_dtype_of_their_space(build):
     fleet.reset()
     observations, *_, infos = fleet.step([0, 0])
     assert infos["final_obs"][0].dtype == observations.dtype == np.float32
+
+
+@pytest.mark.parametrize("value", [2, np.int64(2), np.int32(2)], ids=lambda v: type(v).__name__)
+def test_a_final_number_is_of_the_type_that_the_env_returned(build, value):
+    class Counting(CounterEnv):
+        observation_space = spaces.Dict({"n": spaces.Discrete(4), "x": spaces.Box(0, 9, (1,))})
+
+        def _observe(self):
+            return {"n": value, "x": np.array([3.0])}
+
+    fleet = build([partial(Counting, length=1)] * 3, autoreset_mode="SameStep")
+    fleet.reset()
+    finals = fleet.step([0, 0, 0])[4]["final_obs"]
+    assert [type(final["n"]) for final in finals] == [type(value)] * 3
+    assert [final["x"].dtype for final in finals] == [np.float32] * 3
+
+
+# Infos as the envs gave them
+
+
+def test_a_list_of_infos_has_the_envs_own_values(build):
+    given = [
+        {"a": 1, "_a": "beside it", 7: (1, 2)},
+        {"a": np.float32(0.5), "deep": {"b": [1, 2]}},
+        {},
+        {"a": 2, 7: None},
+    ]
+    fleet = build([partial(InfoEnv, info) for info in given], info_format="list")
+    for infos in (fleet.reset()[1], fleet.step([0] * 4)[4]):
+        assert infos == given
+        assert [type(info.get("a")) for info in infos] == [int, np.float32, type(None), int]
+        infos[0].clear()  # the caller's own: the next one is whole again
+
+
+def test_a_list_of_infos_is_as_long_as_the_fleet_when_nobody_tells_anything(build):
+    fleet = build([CounterEnv] * 3, info_format="list")
+    assert fleet.reset()[1] == [{}, {}, {}]
+    assert fleet.step([0] * 3)[4] == [{}, {}, {}]
+    assert fleet.reset(options={"reset_mask": np.array([True, False, False])})[1] == [{}, {}, {}]
+
+
+@pytest.mark.parametrize("infos", ["all", "final", "none"])
+def test_a_list_of_infos_has_what_an_episode_ended_with(build, infos):
+    class Telling(CounterEnv):
+        def step(self, action):
+            *answer, _ = super().step(action)
+            return *answer, {"at": self.steps}
+
+    env_fns = [partial(Telling, length=length) for length in (1, 2, 1)]
+    fleet = build(env_fns, autoreset_mode="SameStep", info_format="list", infos=infos)
+    fleet.reset()
+    listed = fleet.step([0] * 3)[4]
+    for env in (0, 2):
+        assert listed[env].pop("final_obs").tolist() == [1, 1]
+        assert listed[env] == ({} if infos == "none" else {"final_info": {"at": 1}})
+    assert listed[1] == ({"at": 1} if infos == "all" else {})
+
+
+def test_unknown_formats_of_infos_are_refused(build):
+    with pytest.raises(ValueError, match="`info_format` must be 'columns' or 'list', got 'rows'"):
+        build([CounterEnv], info_format="rows")
+
+
+# Some envs only
+
+
+def test_set_attr_of_some_envs(build):
+    fleet = build([CounterEnv] * 4)
+    fleet.set_attr("tag", [3, 1], env_ids=[3, 1])
+    fleet.set_attr("length", 5, env_ids=(0,))
+    fleet.set_attr("sleep", 0.5, env_ids=[])
+    assert fleet.get_attr("tag") == ("unset", 1, "unset", 3)
+    assert fleet.get_attr("length") == (5, 10**9, 10**9, 10**9)
+    assert fleet.get_attr("sleep") == (0.0,) * 4
+    for wrong, ids, error in (
+        ([1], [0, 1], ValueError),
+        (1, [4], IndexError),
+        (1, [0, 0], ValueError),
+    ):
+        with pytest.raises(error):
+            fleet.set_attr("tag", wrong, env_ids=ids)
+    assert fleet.get_attr("tag") == ("unset", 1, "unset", 3)
+
+
+def module_level(env, factor, *, plus=0):
+    return env.unwrapped.tag * factor + plus, type(env).__name__
+
+
+def test_a_function_is_called_with_each_env_where_it_lives(build):
+    def wrapped(tag):
+        return gym.wrappers.TimeLimit(CounterEnv(tag=tag), 5)
+
+    fleet = build([partial(wrapped, i) for i in range(3)])
+    limit = gym.wrappers.TimeLimit
+    assert fleet.call_on([2, 0], module_level, 10, plus=1) == ((21, "TimeLimit"), (1, "TimeLimit"))
+    assert fleet.call(lambda env: isinstance(env, limit)) == (True,) * 3
+    pids = fleet.call_on([0, 2], lambda _: os.getpid())
+    assert pids == fleet.call_on([0, 2], "pid")
+
+    def failing(env):
+        raise LookupError(env.unwrapped.tag)
+
+    with pytest.raises(LookupError, match="1") as caught:
+        fleet.call_on([1], failing)
+    assert "raised by env 1 in call of" in caught.value.__notes__[0]
+    with pytest.raises(TypeError, match="a method's name, or a function that takes an env"):
+        fleet.call_on([0], 3)
+
+
+# The mode
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_the_mode_may_be_changed_until_the_first_reset(build, mode):
+    env_fns = [partial(CounterEnv, length=length) for length in (2, 3, 2)]
+    changed, built = build(env_fns), build(env_fns, autoreset_mode=mode)
+    changed.set_attr("tag", "kept")
+    changed.autoreset_mode = mode.value
+    assert changed.autoreset_mode is changed.metadata["autoreset_mode"] is mode
+    for fleet in (changed, built):
+        fleet.reset(seed=1)
+    steps = 2 if mode is AutoresetMode.DISABLED else 6
+    for _ in range(steps):
+        ours, theirs = changed.step([0] * 3), built.step([0] * 3)
+        for one, other in zip(ours[:4], theirs[:4], strict=True):
+            assert one.tolist() == other.tolist()
+        assert str(ours[4]) == str(theirs[4])
+    assert changed.get_attr("tag") == ("kept",) * 3
+    changed.autoreset_mode = mode  # the same one is no change
+    for other in set(AutoresetMode) - {mode}:
+        with pytest.raises(RuntimeError, match=f"been reset in mode {mode.value}"):
+            changed.autoreset_mode = other
+
+
+def test_modes_that_do_not_exist_are_refused(build):
+    fleet = build([CounterEnv])
+    with pytest.raises(ValueError, match="Sometimes"):
+        fleet.autoreset_mode = "Sometimes"
+    assert fleet.autoreset_mode is AutoresetMode.NEXT_STEP
+    fleet.close()
+    with pytest.raises(gym.error.ClosedEnvironmentError):
+        fleet.autoreset_mode = "SameStep"
+
+
+# The host
+
+
+class Labelling(envfleet.EnvHost):
+    """Tells each env its index in the fleet, and how often it was closed."""
+
+    def make_env(self, i, env_fn):
+        env = super().make_env(i, env_fn)
+        env.tag = self.first + i, self.autoreset_mode
+        return env
+
+
+def test_every_engine_takes_a_host_of_ones_own(build):
+    fleet = build([CounterEnv] * 3, worker=Labelling, autoreset_mode="Disabled")
+    assert fleet.get_attr("tag") == tuple((i, AutoresetMode.DISABLED) for i in range(3))
+    with pytest.raises(TypeError, match=r"subclass of envfleet\.EnvHost"):
+        build([CounterEnv], worker=lambda *args: None)
+
+
+def test_nothing_of_ours_is_set_on_an_env(build):
+    fleet = build([partial(CounterEnv, length=1)] * 3, autoreset_mode="SameStep")
+    before = set(vars(CounterEnv()))
+    fleet.reset(seed=1)
+    fleet.keep_final_frames([0, 1])
+    fleet.step([0] * 3)
+    own = fleet.call(lambda env: sorted(vars(env)))
+    assert [set(names) - before for names in own] == [{"_np_random", "_np_random_seed"}] * 3
 
 
 def test_a_fleet_that_is_dropped_without_close_leaves_nothing(build):

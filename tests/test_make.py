@@ -298,3 +298,23 @@ def test_auto_is_serial_in_a_daemonic_process_and_says_so(options, kind):
     process.join()
     process.close()
     queue.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "workers", "caller"),
+    [
+        ({"workers": 5}, 2, False),
+        ({"workers": 5, "max_concurrency": 1}, 1, False),
+        ({"max_concurrency": 1}, 1, False),
+        ({"workers": 2, "caller_steps": True}, 2, True),
+    ],
+)
+@pytest.mark.parametrize("backend", ["process", "auto"])
+def test_the_plan_is_what_was_built(backend, options, workers, caller):
+    if backend == "auto" and options.keys() == {"max_concurrency"}:
+        options = {**options, "on_failure": "restart"}  # leaves no choice but processes
+    with envfleet.make(CounterEnv, 2, backend=backend, **options) as envs:
+        plan = envs.plan
+        assert (plan.backend, plan.workers, plan.caller_steps) == ("process", workers, caller)
+        assert len(envs.processes) == workers - caller
+        assert envs.workers == workers

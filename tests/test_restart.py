@@ -215,6 +215,16 @@ def test_what_was_set_is_set_again(tmp_path):
             assert fleet.get_attr("length") == (77,) * 4
 
 
+@pytest.mark.parametrize("kind", ["sigkill", "raise"])
+def test_what_was_set_in_some_envs_is_set_again_in_those(tmp_path, kind):
+    with planned(tmp_path, "step", kind) as fleet:
+        fleet.reset()
+        fleet.set_attr("tag", ["first", "last"], env_ids=[0, 3])
+        fleet.set_attr("tag", "again", env_ids=[0])
+        fleet.step([1] * 4)
+        assert fleet.get_attr("tag") == ("again", None, None, "last")
+
+
 def test_new_envs_get_fresh_seeds_derived_from_the_old_ones(tmp_path):
     def seeds(folder):
         folder.mkdir()
