@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 
 from envfleet.engine.arena.arena import Arena
-from envfleet.engine.messages import PLAIN_STEP, Command, Outcome, Step
+from envfleet.engine.messages import PLAIN_STEP, SILENT, Command, Outcome, Step
 from envfleet.engine.shard import Shard
 from envfleet.engine.worker.server import Job, ShardServer
 
@@ -21,6 +21,8 @@ class LocalShard(Shard):
 
     A crash or a hang of its envs is this process's own.
     """
+
+    is_ready = True
 
     def __init__(self, index: int, env_ids: range, job: Job, *, is_share: bool) -> None:
         """Own these envs: all of a fleet, or the caller's share of one (``is_share``)."""
@@ -55,11 +57,6 @@ class LocalShard(Shard):
         self.has_work = True
 
     @property
-    def is_ready(self) -> bool:
-        """Always."""
-        return True
-
-    @property
     def owes_answer(self) -> bool:
         """Whether there is something to be done by ``work``."""
         return self.has_work
@@ -69,9 +66,10 @@ class LocalShard(Shard):
         todo, self._todo = self._todo, None
         self.has_work = False
         if todo is PLAIN_STEP:
-            self.outcome = self._server.step(PLAIN_STEP)
+            outcome = self._server.step(PLAIN_STEP)
             if self._is_share:
-                self.outcome.info_blocks()  # packed now, while the workers do the same
+                outcome.info_blocks()  # packed now, while the workers do the same
+            self.outcome = SILENT if outcome.is_silent() else outcome
         elif isinstance(todo, Job):
             self.outcome = self._server.build(todo)
         elif isinstance(todo, Arena):

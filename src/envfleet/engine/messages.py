@@ -190,6 +190,22 @@ class Outcome:
         if self.packed:
             self.infos, self.packed = unpack_infos(self.packed), []
 
+    def is_silent(self) -> bool:
+        """Whether nothing is told."""
+        # In one expression, for it is asked in every step.
+        return not (
+            self.infos
+            or self.packed
+            or self.ended
+            or self.failures
+            or self.results
+            or self.waits
+            or self.loose
+            or self.final_objects
+            or self.observations
+            or self.final_observations
+        )
+
     def is_in_arena(self) -> bool:
         """Whether everything but infos, and that an episode ended, is in the arena."""
         told = self.failures or self.results or self.waits
@@ -223,7 +239,7 @@ def encode_number(number: int) -> bytes:
 
 def encode_outcome(number: int, outcome: Outcome) -> bytes:
     """An outcome as bytes."""
-    if not outcome.infos and not outcome.packed and not outcome.ended and outcome.is_in_arena():
+    if outcome.is_silent():
         return _NUMBER.pack(number)
     outcome.info_blocks()
     return _NUMBER.pack(number) + dumps(outcome, by_reference=True)

@@ -134,8 +134,10 @@ class Fleet(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
             ResetNeeded: an env waits for ``reset``; no env was stepped.
             TypeError, ValueError: the actions do not fit the action space; no env was stepped.
         """
-        self._assert_is_running()
+        if self.closed:
+            self._assert_is_open()
         call, structure, views = self._call, self._action_structure, self._results.views
+        call.check()
         call.refuse_another("step_async")
         columns = action_columns(structure, actions, self.num_envs)
         if call.interrupted:
@@ -169,14 +171,15 @@ class Fleet(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
             NoAsyncCallError: there is none.
             WaitTimeout: it took longer than ``timeout`` seconds; it stays pending.
         """
-        self._assert_is_open()
+        if self.closed:
+            self._assert_is_open()
         answers = self._call.wait(AsyncState.WAITING_STEP, timeout)
         same_step = self._autoreset_mode is AutoresetMode.SAME_STEP
         result = self._results.of_step(answers, same_step=same_step)
         self._finish()
         if answers and any(outcome.waits for _, outcome in answers):
             self._warn_waiting()
-        return cast("StepResult[ObsType]", result)
+        return result
 
     def _warn_waiting(self) -> None:
         """Say, once, that envs wait for each other without need."""

@@ -65,7 +65,8 @@ class PendingCall:
             # A call that was merely waiting stays pending, and never comes here.
             if self._moves_envs:
                 self.interrupted.update(env for shard in pool.shards for env in shard.env_ids)
-            self._expect(_IDLE)
+            self.kind = _IDLE
+            self.is_late = False
             pool.settle()
             pool.check()
 
@@ -125,7 +126,8 @@ class PendingCall:
                 "again, or reset()."
             )
         self.pool.in_doubt = True
-        self._expect(_IDLE)
+        self.kind = _IDLE
+        self.is_late = False
         if self.pool.is_silent():
             return ()
         try:
@@ -161,10 +163,6 @@ class PendingCall:
             taken -= {f.env for _, outcome in self.pool.outcomes() for f in outcome.failures}
             mender.history.note_setting(name, {e: v for e, v in values.items() if e in taken})
 
-    def _expect(self, kind: AsyncState) -> None:
-        self.kind = kind
-        self.is_late = False
-
     def _gather(self, deadline: Deadline) -> bool:
         """Wait for all answers, replacing workers that die or hang where that is wanted."""
         pool = self.pool
@@ -174,7 +172,8 @@ class PendingCall:
             if self._step_timeout is not None and any(s.is_stepping for s in pool.shards):
                 hang = self._hang
             try:
-                if self._gather_until(deadline, hang):
+                never = hang is _NEVER
+                if pool.gather(deadline) if never else self._gather_until(deadline, hang):
                     return True
                 if not hang.has_passed():
                     return False
@@ -194,8 +193,6 @@ class PendingCall:
         ``hang`` is postponed by as long as this process was itself stopped (SIGSTOP, a suspended
         machine): then the workers may have been stopped as well.
         """
-        if hang is _NEVER:
-            return self.pool.gather(deadline)
         if self._is_unwatched and self._step_timeout is not None:
             # It may have been stopped between step_async and now, and nobody would know.
             hang.leave_at_least(min(self._step_timeout, 2 * PULSE))

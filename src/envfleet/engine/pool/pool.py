@@ -49,6 +49,8 @@ class Pool:
         self._starter = starter
         self._arena: Arena | None = None
         self.shards: list[Shard] = []
+        self._elsewhere: list[Shard] = []
+        """Those of them that have to be waited for."""
         self._bell = Doorbell([])
         try:
             with starter.limits():
@@ -61,7 +63,11 @@ class Pool:
     def _adopt(self, shard: Shard) -> None:
         """Take over a shard that has just been started."""
         self.shards.append(shard)
+        self._note_elsewhere()
         self._bell.add(shard)
+
+    def _note_elsewhere(self) -> None:
+        self._elsewhere = [shard for shard in self.shards if shard.descriptor is not None]
 
     def attach(self, arena: Arena) -> None:
         """Own this arena, and give it to every shard; returns when all have it.
@@ -131,7 +137,8 @@ class Pool:
                 return False
         self.in_doubt = True
         with self._talking:
-            self.check_open()
+            if self._stopped:
+                self.check_open()
             for shard in self.shards:
                 try:
                     shard.post(PLAIN_STEP)
@@ -179,7 +186,7 @@ class Pool:
 
     # Waiting
 
-    def gather(self, deadline: Deadline) -> bool:
+    def gather(self, deadline: Deadline) -> bool:  # noqa: PLR0912 - one way from asking to answers
         """Wait until every shard has answered; False when the deadline came first.
 
         May be called again after False. The answers are the shards' ``outcome``.
@@ -197,9 +204,12 @@ class Pool:
                     self.in_doubt = False
             if self._unheard:
                 raise self._unheard.pop(0)  # noqa: TRY301 - this is where deaths are told
+            if not self._elsewhere and not self._stopped:
+                return True
             with self._talking:
-                self.check_open()
-                if self._bell.glance(self.shards):
+                if self._stopped:
+                    self.check_open()
+                if self._bell.glance(self._elsewhere):
                     return True
             look = False  # it has just been tried
             # Each worker looks at all the others' signals for that.
@@ -356,6 +366,7 @@ class Pool:
                 with self._talking:
                     self.check_open()
                     self.shards[index] = shard
+                    self._note_elsewhere()
                     self._bell.add(shard)
                     old.release()  # here, where no interrupt can come in between
             except BaseException:

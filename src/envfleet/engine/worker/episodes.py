@@ -106,7 +106,7 @@ class Episodes:
         rewards: list[Any] = []
         answer: Any = _NOTHING
         actions = self._actions.rows(columns)
-        envs, due, rows = self._host.envs, self._due, self._everyone
+        envs, due, rows = self._host.hooks.envs, self._due, self._everyone
         if env_ids is None:
             self._terminated.fill(False)
             self._truncated.fill(False)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from envfleet.engine.arena.arena import Terms
@@ -124,7 +125,7 @@ class ShardServer:
     def step(self, command: Step) -> Outcome:
         """Step envs with the arena's actions, and the loose ones that the command carries."""
         columns, env_ids = self._action_columns(command), command.env_ids
-        if not self._meter.measuring or env_ids is not None:
+        if env_ids is not None or not self._meter.measuring:
             outcome = self._episodes.step(columns, env_ids)
         else:
             self._meter.start()
@@ -152,7 +153,7 @@ class ShardServer:
             rows = [env - self.env_ids.start for env in command.env_ids]
             columns = [column[rows] for column in columns]
         else:
-            columns = [column.copy() for column in columns]
+            columns = list(map(np.ndarray.copy, columns))
         if not actions.loose:
             return columns
         fixed, loose = iter(columns), iter(command.loose)
