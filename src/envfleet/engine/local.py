@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 
 from envfleet.engine.arena.arena import Arena
-from envfleet.engine.messages import PLAIN_STEP, SILENT, Command, Outcome, Step
+from envfleet.engine.messages import PLAIN_STEP, Command, Outcome, Step
 from envfleet.engine.shard import Shard
 from envfleet.engine.worker.server import Job, ShardServer
 
@@ -66,10 +66,9 @@ class LocalShard(Shard):
         todo, self._todo = self._todo, None
         self.has_work = False
         if todo is PLAIN_STEP:
-            outcome = self._server.step(PLAIN_STEP)
+            self.outcome = self._server.step(PLAIN_STEP)
             if self._is_share:
-                outcome.info_blocks()  # packed now, while the workers do the same
-            self.outcome = SILENT if outcome.is_silent() else outcome
+                self.outcome.info_blocks()  # packed now, while the workers do the same
         elif isinstance(todo, Job):
             self.outcome = self._server.build(todo)
         elif isinstance(todo, Arena):

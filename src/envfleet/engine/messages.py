@@ -190,13 +190,12 @@ class Outcome:
         if self.packed:
             self.infos, self.packed = unpack_infos(self.packed), []
 
-    def is_silent(self) -> bool:
-        """Whether nothing is told."""
+    def shared(self) -> Outcome:
+        """``SILENT`` or ``ENDED`` where they tell the same, else this outcome."""
         # In one expression, for it is asked in every step.
-        return not (
+        if (
             self.infos
             or self.packed
-            or self.ended
             or self.failures
             or self.results
             or self.waits
@@ -204,7 +203,9 @@ class Outcome:
             or self.final_objects
             or self.observations
             or self.final_observations
-        )
+        ):
+            return self
+        return ENDED if self.ended else SILENT
 
     def is_in_arena(self) -> bool:
         """Whether everything but infos, and that an episode ended, is in the arena."""
@@ -239,7 +240,7 @@ def encode_number(number: int) -> bytes:
 
 def encode_outcome(number: int, outcome: Outcome) -> bytes:
     """An outcome as bytes."""
-    if outcome.is_silent():
+    if outcome.shared() is SILENT:
         return _NUMBER.pack(number)
     outcome.info_blocks()
     return _NUMBER.pack(number) + dumps(outcome, by_reference=True)

@@ -7,7 +7,6 @@ from typing import Any, Generic, cast
 
 import numpy as np
 from gymnasium.core import ActType, ObsType
-from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 from numpy.typing import NDArray
 
@@ -174,8 +173,7 @@ class Fleet(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
         if self.closed:
             self._assert_is_open()
         answers = self._call.wait(AsyncState.WAITING_STEP, timeout)
-        same_step = self._autoreset_mode is AutoresetMode.SAME_STEP
-        result = self._results.of_step(answers, same_step=same_step)
+        result = self._results.of_step(answers)
         self._finish()
         if answers and any(outcome.waits for _, outcome in answers):
             self._warn_waiting()

@@ -18,6 +18,7 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector.async_vector_env import AsyncState
 
 from envfleet.engine.interrupts import is_interrupt
+from envfleet.engine.messages import ENDED
 from envfleet.engine.pool.deadline import Deadline
 from envfleet.engine.pool.doorbell import PULSE
 from envfleet.engine.pool.pool import Pool
@@ -27,6 +28,8 @@ from envfleet.vector.results import Answers, Results
 
 _IDLE, _STEP = AsyncState.DEFAULT, AsyncState.WAITING_STEP
 _NEVER = Deadline(None)
+_ENDS: Answers = ((range(0), ENDED),)
+"""Answers that tell of ends and nothing else, which are in the arena."""
 
 
 class PendingCall:
@@ -128,8 +131,9 @@ class PendingCall:
         self.pool.in_doubt = True
         self.kind = _IDLE
         self.is_late = False
-        if self.pool.is_silent():
-            return ()
+        shared = self.pool.shared_outcome()
+        if shared is not None:
+            return _ENDS if shared is ENDED and self.results.same_step else ()
         try:
             if self.mender is not None:
                 self.mender.mend(kind)

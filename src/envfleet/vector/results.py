@@ -29,14 +29,24 @@ class Results:
         structure: the leaves of an observation.
         copy: whether observations are the caller's own.
         info_format: "columns" or "list".
+        same_step: whether envs that ended have a final observation beside the next one.
     """
 
-    def __init__(self, views: Views, structure: Structure, *, copy: bool, info_format: str) -> None:
+    def __init__(
+        self,
+        views: Views,
+        structure: Structure,
+        *,
+        copy: bool,
+        info_format: str,
+        same_step: bool,
+    ) -> None:
         self.views = views
         self.loose: list[list[Any]] = [structure.blank_loose()] * len(views.rewards)
         """Per env the values of its loose observation leaves."""
         self._structure = structure
         self._copy = copy
+        self.same_step = same_step
         self._num_envs = len(views.rewards)
         self._lists = info_format == "list"
 
@@ -54,14 +64,14 @@ class Results:
         """What ``reset`` returns."""
         return self.observations(copy=self._copy), self._infos(answers, [])
 
-    def of_step(self, answers: Answers, *, same_step: bool) -> StepArrays:
+    def of_step(self, answers: Answers) -> StepArrays:
         """What ``step`` returns; no answers at all mean that nobody told anything."""
         views = self.views
         terminated, truncated = views.terminated.copy(), views.truncated.copy()
         infos: Any = {}
         if answers or self._lists:
             final: list[Block] = []
-            if same_step and any(outcome.ended for _, outcome in answers):
+            if self.same_step and any(outcome.ended for _, outcome in answers):
                 final = self._final_observations(np.flatnonzero(terminated | truncated), answers)
             infos = self._infos(answers, final)
         observations = self.observations(copy=self._copy)

@@ -114,6 +114,7 @@ class ShardedEnv(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, Act
             self._observation_structure,
             copy=self.copy,
             info_format=self.info_format,
+            same_step=terms.keeps_final,
         )
         self._pool.attach(arena)
         if self._call.mender is not None:

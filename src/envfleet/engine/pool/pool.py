@@ -13,7 +13,7 @@ from envfleet.engine.arena.signals import Signals, Sleep
 from envfleet.engine.arena.views import shared_array
 from envfleet.engine.failures import Failure, raise_first
 from envfleet.engine.interrupts import held_signals, is_interrupt
-from envfleet.engine.messages import PLAIN_STEP, SILENT, Command, Outcome
+from envfleet.engine.messages import ENDED, PLAIN_STEP, SILENT, Command, Outcome
 from envfleet.engine.pool.deadline import Deadline
 from envfleet.engine.pool.doorbell import Doorbell, Ring
 from envfleet.engine.pool.stopping import shut_down
@@ -251,12 +251,16 @@ class Pool:
             if was_sending or shard.is_sending:
                 self._bell.follow(shard)
 
-    def is_silent(self) -> bool:
-        """Whether all shards have answered, and none has told anything."""
-        for shard in self.shards:  # noqa: SIM110 - half the time of all()
-            if shard.outcome is not SILENT:
-                return False
-        return True
+    def shared_outcome(self) -> Outcome | None:
+        """``SILENT`` or ``ENDED`` if that is all that any shard has answered, else None."""
+        found = SILENT
+        for shard in self.shards:
+            outcome = shard.outcome
+            if outcome is not SILENT:
+                if outcome is not ENDED:
+                    return None
+                found = ENDED
+        return found
 
     def outcomes(self) -> list[tuple[Shard, Outcome]]:
         """The answers that have come to the current call, in the envs' order."""

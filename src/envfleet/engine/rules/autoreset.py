@@ -21,6 +21,8 @@ from envfleet.errors import name_envs
 
 Flags = NDArray[np.bool_]
 
+_DISABLED = AutoresetMode.DISABLED
+
 
 def check_steppable(
     mode: AutoresetMode, terminated: Flags, truncated: Flags, failed: Flags
@@ -32,7 +34,7 @@ def check_steppable(
     """
     if _any(failed):
         _refuse(failed, "raised an error")
-    if mode == AutoresetMode.DISABLED and (_any(terminated) or _any(truncated)):
+    if mode is _DISABLED and (_any(terminated) or _any(truncated)):
         _refuse(terminated | truncated, "ended their episode and autoreset_mode is DISABLED")
 
 

@@ -42,6 +42,7 @@ class Episodes:
         self._host = host
         self._first = host.first
         self._caught = host.caught
+        self._spare: Outcome | None = None  # most steps tell nothing, and making one takes time
 
     def attach(self, views: Views, terms: Terms) -> None:
         """Write into these rows, the shard's own, from now on; no episode has begun."""
@@ -100,7 +101,7 @@ class Episodes:
 
         The columns have a row per env that is stepped, in the order of ``env_ids``.
         """
-        outcome = Outcome()
+        outcome, self._spare = self._spare or Outcome(), None
         next_step, all_infos = self._next_step, self._all_infos
         observations: list[Any] = []
         rewards: list[Any] = []
@@ -145,7 +146,11 @@ class Episodes:
             self._record_all(observations, rewards, outcome)
         else:
             self._record(rows, observations, rewards, outcome)
-        return self._with_loose(outcome)
+        result = self._with_loose(outcome).shared()
+        if result is not outcome:
+            outcome.ended = False  # nothing else is in it
+            self._spare = outcome
+        return result
 
     def renew(self, command: Renew) -> Outcome:
         """Some envs' episodes were lost with their process; report the cut in their next step.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -130,7 +130,8 @@ class ShardServer:
         else:
             self._meter.start()
             outcome = self._episodes.step(columns)
-            outcome.waits = self._meter.stop()
+            if self._meter.stop():
+                outcome = replace(outcome, waits=True)
         return self._with_columns(outcome) if self._sends_columns else outcome
 
     def close(self) -> Outcome:
@@ -160,8 +161,9 @@ class ShardServer:
         return [next(fixed) if leaf.fixed else next(loose) for leaf in actions.leaves]
 
     def _with_columns(self, outcome: Outcome) -> Outcome:
-        if self._sends_columns:
-            outcome.observations = self._views.observations
-            if (self._views.terminated | self._views.truncated).any():
-                outcome.final_observations = self._views.final_observations
-        return outcome
+        views = self._views
+        if not self._sends_columns:
+            return outcome
+        ended = (views.terminated | views.truncated).any()
+        final = views.final_observations if ended else ()
+        return replace(outcome, observations=views.observations, final_observations=final)
