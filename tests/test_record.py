@@ -719,9 +719,9 @@ def test_every_way_out_of_recording_lets_the_fleet_render_no_more(tmp_path, way)
     envs = broken_fleet(count=3, length=20, size=(200, 200))
     with Collector(envs, Moody(), 10, recorder=recorder) as collector:
         collector.reset()
-        assert envs.get_attr("keeps_final_frame") == (True, True, False)
+        assert envs.final_frame_env_ids == (0, 1)
         way(collector, recorder)
-        assert envs.get_attr("keeps_final_frame") == (False, False, False)
+        assert envs.final_frame_env_ids == ()
         if way is way_error:
             return
         renders = envs.get_attr("renders")
@@ -735,7 +735,7 @@ def test_recordings_of_one_fleet_do_not_switch_each_others_last_frames_off(tmp_p
 
     class Watch(Coin):
         def act(self, observations, deterministic=False):
-            seen.append(envs.get_attr("keeps_final_frame"))
+            seen.append(envs.final_frame_env_ids)
             if len(seen) == 3:
                 recorder.close()
             return super().act(observations)
@@ -745,13 +745,13 @@ def test_recordings_of_one_fleet_do_not_switch_each_others_last_frames_off(tmp_p
     with Collector(envs, Coin(), 3, recorder=recorder) as collector:
         collector.reset()
         record_agent(Coin(), envs, steps=2, path=tmp_path / "agent.gif")
-        assert envs.get_attr("keeps_final_frame") == (True, False)
+        assert envs.final_frame_env_ids == (0,)
         record_agent(Watch(), envs, steps=5, path=tmp_path / "agent.gif")
-        assert seen == [(True, True)] * 5
-        assert envs.get_attr("keeps_final_frame") == (False, False)
+        assert seen == [(0, 1)] * 5
+        assert envs.final_frame_env_ids == ()
         with pytest.raises(ArithmeticError):
             record_agent(Failing(), envs, steps=5, path=tmp_path / "agent.gif")
-        assert envs.get_attr("keeps_final_frame") == (False, False)
+        assert envs.final_frame_env_ids == ()
 
 
 class Failing(Coin):
@@ -796,7 +796,7 @@ def test_no_first_frame_is_refused_in_one_line_with_what_to_do(
         with pytest.raises(ValueError, match=text):
             record_agent(Coin(), envs, steps=3)
         if mode == AutoresetMode.SAME_STEP:
-            assert not any(envs.get_attr("keeps_final_frame"))
+            assert envs.final_frame_env_ids == ()
     assert not list(tmp_path.iterdir())
 
 

@@ -21,6 +21,7 @@ class EnvCalls(ShardedEnv[ObsType, ActType], Generic[ObsType, ActType]):
     """Calls some or all envs, wherever they live; each call is pending until it was waited for."""
 
     _called: Sequence[int] = ()
+    _final_frame_env_ids: tuple[int, ...] = ()
 
     @property  # type: ignore[misc] # read-only, as in Gymnasium's engines
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
@@ -182,6 +183,12 @@ class EnvCalls(ShardedEnv[ObsType, ActType], Generic[ObsType, ActType]):
             }
         )
         self.call_wait()
+        self._final_frame_env_ids = tuple(kept)
+
+    @property
+    def final_frame_env_ids(self) -> tuple[int, ...]:
+        """The envs whose final frames are kept."""
+        return self._final_frame_env_ids
 
     def _post_call(
         self,
