@@ -105,7 +105,8 @@ class OddEnv(FaultEnv):
 
     def step(self, action: np.int64) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step, and then spoil the answer."""
-        observation, *rest, info = super().step(action)
+        observation: Any
+        observation, reward, terminated, truncated, info = super().step(action)
         time.sleep(self.seconds)
         if self.habit == "transposed":
             observation = observation.T
@@ -115,7 +116,7 @@ class OddEnv(FaultEnv):
             info = {"lock": threading.Lock()}
         elif self.habit == "huge info":
             info = {"blob": np.full(100_000_000, self.index, np.uint8)}
-        return observation, *rest, info
+        return observation, reward, terminated, truncated, info
 
     def _observe(self) -> Any:
         observation = super()._observe()
@@ -234,7 +235,7 @@ class Cell:
 def is_alive(process: psutil.Process) -> bool:
     """Whether a process runs, sleeps or is stopped; a zombie does not."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False
 
 
@@ -288,7 +289,7 @@ def no_fault(cell: Cell) -> dict[str, Any]:
     if outcome == "returned":
         reset, step, pids, frames = value
         right = is_right(reset, 1, 0) and is_right(step, 1, 1, 1)
-        right = right and len(pids) == NUM_ENVS and np.all(np.asarray(frames) == 1)
+        right = right and len(pids) == NUM_ENVS and bool(np.all(np.asarray(frames) == 1))
         outcome, value = "fine" if right else "wrong", ""
     return cell.finish(outcome, value, cell.close)
 
@@ -483,8 +484,13 @@ def run_cell(engine: str, fault: str, phase: str) -> dict[str, Any]:
         if result is None and (code != 1 or "Timeout (" not in noise):
             sys.exit(f"{engine}, {fault}, {phase} is broken, exit code {code}:\n{noise[-3000:]}")
         if result is None:
-            left = len(wait_gone(workers, 0))
-            result = {"outcome": "hang", "where": "cell", "text": "stuck for good", "left": left}
+            left = wait_gone(workers, 0)
+            result = {
+                "outcome": "hang",
+                "where": "cell",
+                "text": "stuck for good",
+                "left": len(left),
+            }
         if fault == "Ctrl-C":
             result["text"] += f"; {noise.count('Traceback (')} tracebacks on stderr"
         with contextlib.suppress(ProcessLookupError):
@@ -505,7 +511,7 @@ def short(row: dict[str, Any] | None) -> str:
     if row is None:
         return "-"
     where = " in close" if row["outcome"] in BAD and row.get("where") == "close" else ""
-    return row["outcome"] + where + (f" +{row['left']}" if row.get("left") else "")
+    return f"{row['outcome']}{where}" + (f" +{row['left']}" if row.get("left") else "")
 
 
 def show(engine: str, told: dict[str, Any]) -> None:
@@ -563,7 +569,8 @@ def main() -> None:
     parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.cell:
-        run_inside(*args.cell[:3], Path(args.cell[3]))
+        engine, fault, phase, record = args.cell
+        run_inside(engine, fault, phase, Path(record))
     results = json.loads(args.json.read_text()) if args.json.exists() else {}
     for engine in args.engines.split(","):
         told = measure(engine, args.jobs)

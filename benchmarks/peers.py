@@ -17,6 +17,8 @@ class Peer:
     """What the peers share: the same actions as the others get, and the loop that is timed."""
 
     plan = ""
+    envs: Any
+    """The library's engine."""
 
     def __init__(self, make: Any, num_envs: int) -> None:
         env = make()

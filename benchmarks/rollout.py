@@ -77,13 +77,14 @@ class Agent(nn.Module):
 
     def get_values(self, observations: torch.Tensor) -> torch.Tensor:
         """Values alone."""
-        return self.critic(observations)[:, 0]
+        values: torch.Tensor = self.critic(observations)[:, 0]
+        return values
 
     def get_actions_and_values(
         self, observations: torch.Tensor, actions: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, ...]:
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """The same with a distribution object and its entropy."""
-        chances = torch.distributions.Categorical(logits=self.actor(observations))
+        chances: Any = torch.distributions.Categorical(logits=self.actor(observations))
         actions = chances.sample() if actions is None else actions
         return actions, chances.log_prob(actions), self.get_values(observations), chances.entropy()
 

@@ -14,6 +14,7 @@ import argparse
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def theirs(config: TrainConfig) -> tuple[float, float, int]:
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
 
-    def scheduled(value: float, schedule: str):  # noqa: ANN202 - what SB3 takes
+    def scheduled(value: float, schedule: str) -> float | Callable[[float], float]:
         return (lambda left: left * value) if schedule == "linear" else value
 
     envs = make_vec_env(config.env_id, config.num_envs, seed=config.seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -20,7 +21,7 @@ if _before is not None:
 from envfleet.testing import assert_no_leaks  # noqa: E402
 
 
-def pytest_addoption(parser):
+def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--engines",
         choices=("ours", "gymnasium", "all"),
@@ -30,39 +31,41 @@ def pytest_addoption(parser):
     )
 
 
-def pytest_configure(config):
+def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "engines(*kinds): which kinds of engine a test is about")
     config.addinivalue_line("markers", "differs(row, on=...): a row of docs/differences.md")
 
 
-def pytest_xdist_auto_num_workers():
+def pytest_xdist_auto_num_workers() -> int:
     """For ``-n auto``: tests wait for processes half of the time."""
     return 2 * len(os.sched_getaffinity(0))
 
 
-def pytest_collection_modifyitems(config, items):
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # A test about other engines than the chosen ones was given no engine at all.
     items[:] = [item for item in items if isinstance(_engine_of(item), str)]
     if config.getoption("--engines") == "gymnasium":
-        items[:] = [item for item in items if _engine_of(item).startswith("gymnasium-")]
-    for item in items:
-        engine = _engine_of(item)
-        if not engine.startswith("gymnasium-"):
-            continue
+        items[:] = [item for item in items if _is_on_gymnasium(item)]
+    for item in filter(_is_on_gymnasium, items):
         item.add_marker(pytest.mark.filterwarnings("ignore"))  # it tells of failed envs that way
         for mark in item.iter_markers("differs"):
-            if engine.split("-")[1] in mark.kwargs.get("on", ("sync", "async")):
+            if str(_engine_of(item)).split("-")[1] in mark.kwargs.get("on", ("sync", "async")):
                 item.add_marker(pytest.mark.xfail(strict=True, reason=mark.args[0]))
 
 
-def _engine_of(item):
-    if item.module.__name__ != "test_conformance" or not hasattr(item, "callspec"):
+def _engine_of(item: pytest.Item) -> object:
+    """The name of the engine that a conformance test runs on; "" for all other tests."""
+    if not isinstance(item, pytest.Function) or item.module.__name__ != "test_conformance":
         return ""
-    return item.callspec.params.get("engine", "")
+    return item.callspec.params.get("engine", "") if hasattr(item, "callspec") else ""
+
+
+def _is_on_gymnasium(item: pytest.Item) -> bool:
+    return str(_engine_of(item)).startswith("gymnasium-")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _warm_up():
+def _warm_up() -> None:
     """Start what multiprocessing starts once per process, so that it is not counted as a leak."""
     import multiprocessing as mp  # noqa: PLC0415
     from multiprocessing import forkserver, resource_tracker  # noqa: PLC0415
@@ -76,10 +79,9 @@ def _warm_up():
 
 
 @pytest.fixture(autouse=True)
-def _no_leaks(_warm_up, request):
+def _no_leaks(_warm_up: None, request: pytest.FixtureRequest) -> Iterator[None]:
     """Nothing that a test starts or opens outlives it; Gymnasium's own engines are not asked."""
-    is_theirs = _engine_of(request.node).startswith("gymnasium-")
-    if is_theirs or request.node.get_closest_marker("pure"):
+    if _is_on_gymnasium(request.node) or request.node.get_closest_marker("pure"):
         yield
         return
     # What is here now stays: looking through it in every gc.collect() would take most of the time.

@@ -4,71 +4,73 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 
 class Pair:
     """Something that is not a number, an array or a dict."""
 
-    def __init__(self, left: int, right: int):
+    def __init__(self, left: int, right: int) -> None:
         self.left, self.right = left, right
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Pair) and vars(self) == vars(other)
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]  # what Python makes of it beside __eq__
 
     def __repr__(self) -> str:
         return f"Pair({self.left}, {self.right})"
 
 
-class CustomSpace(gym.Space):
+class CustomSpace(gym.Space[Pair]):
     """A space Gymnasium knows nothing about."""
 
-    def sample(self, mask=None, probability=None):
+    def sample(self, mask: Any = None, probability: Any = None) -> Pair:
         return Pair(int(self.np_random.integers(100)), int(self.np_random.integers(100)))
 
-    def contains(self, x):
+    def contains(self, x: object) -> bool:
         return isinstance(x, Pair)
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, CustomSpace)
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]  # what Python makes of it beside __eq__
 
 
 def go_to_the_door(color: str) -> str:
     return f"go to the {color} door"
 
 
-class MissionSpace(gym.Space):
+class MissionSpace(gym.Space[str]):
     """Strings, as MiniGrid's space of that name: a function, no shape, dtype ``str``."""
 
-    def __init__(self, mission=go_to_the_door):
+    def __init__(self, mission: Callable[[str], str] = go_to_the_door) -> None:
         self.mission = mission
         super().__init__(dtype=str)
 
-    def sample(self, mask=None, probability=None):
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
         return self.mission(("red", "green", "blue")[int(self.np_random.integers(3))])
 
-    def contains(self, x):
+    def contains(self, x: object) -> bool:
         return isinstance(x, str)
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, MissionSpace) and self.mission("") == other.mission("")
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]  # what Python makes of it beside __eq__
 
 
 class IncomparableSpace(MissionSpace):
     """The same without an equality of its own."""
 
     __eq__ = object.__eq__
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]  # the base class has none
 
 
 class CounterEnv(gym.Env):
@@ -86,23 +88,25 @@ class CounterEnv(gym.Env):
         error: BaseException | None = None,
         render_mode: str | None = "rgb_array",
         tag: Any = "unset",
-    ):
+    ) -> None:
         self.length, self.sleep, self.tag = length, sleep, tag
         self.fail_at, self.error = fail_at, error
         self.render_mode = render_mode
         self.resets = self.steps = self.total_steps = 0
-        self.last_action = None
-        self.last_options = None
+        self.last_action: Any = None
+        self.last_options: dict[str, Any] | None = None
         self.closed = 0
 
-    def reset(self, *, seed=None, options=None):
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         super().reset(seed=seed)
         self.resets += 1
         self.steps = 0
         self.last_options = options
         return self._observe(), {}
 
-    def step(self, action):
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         if self.sleep:
             time.sleep(self.sleep)
         self.steps += 1
@@ -114,25 +118,25 @@ class CounterEnv(gym.Env):
         done = self.steps >= self.length
         return self._observe(), float(self.steps), done, False, {}
 
-    def _observe(self):
+    def _observe(self) -> NDArray[np.float32]:
         return np.array([self.resets, self.steps], dtype=np.float32)
 
-    def render(self):
+    def render(self) -> NDArray[np.uint8]:
         return np.full((4, 5, 3), self.steps, dtype=np.uint8)
 
-    def pid(self):
+    def pid(self) -> int:
         return os.getpid()
 
-    def first_action(self):
+    def first_action(self) -> Any:
         return self.last_action
 
-    def options(self):
+    def options(self) -> dict[str, Any] | None:
         return self.last_options
 
-    def add(self, a, b=0):
+    def add(self, a: int, b: int = 0) -> int:
         return self.total_steps + a + b
 
-    def boom(self):
+    def boom(self) -> None:
         raise self.error if self.error is not None else RuntimeError("called")
 
 
@@ -142,13 +146,15 @@ class ReusedBufferEnv(gym.Env):
     observation_space = spaces.Box(-1000, 1000, (3,), np.float32)
     action_space = spaces.Discrete(2)
 
-    def __init__(self, length: int = 3):
+    def __init__(self, length: int = 3) -> None:
         self._length = length
         self._buffer = np.zeros(3, dtype=np.float32)
         self._info: dict[str, Any] = {}
         self._episode = 0
 
-    def reset(self, *, seed=None, options=None):
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         super().reset(seed=seed)
         self._steps = 0
         self._episode += 1
@@ -157,7 +163,7 @@ class ReusedBufferEnv(gym.Env):
         self._info["at"] = 0
         return self._buffer, self._info
 
-    def step(self, action):
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         self._steps += 1
         self._buffer[:] = self._episode * 10 + self._steps
         self._info["at"] = self._steps
@@ -170,12 +176,14 @@ class InfoEnv(gym.Env):
     observation_space = spaces.Discrete(4)
     action_space = spaces.Discrete(2)
 
-    def __init__(self, info: Any):
+    def __init__(self, info: Any) -> None:
         self._info = info
 
-    def reset(self, *, seed=None, options=None):
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[int, Any]:
         super().reset(seed=seed)
         return 1, self._info
 
-    def step(self, action):
+    def step(self, action: Any) -> tuple[int, float, bool, bool, Any]:
         return 2, 0.5, False, False, self._info

@@ -19,8 +19,8 @@ PHASES = ("construct", "reset", "step", "call", "render", "close", "idle")
 
 @pytest.fixture
 def matrix(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "tests" / "faults"))
-    import matrix  # noqa: PLC0415
+    monkeypatch.syspath_prepend(str(ROOT / "tests"))
+    from faults import matrix  # noqa: PLC0415
 
     return matrix
 

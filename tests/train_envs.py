@@ -5,11 +5,13 @@ from __future__ import annotations
 import faulthandler
 import os
 import random
+from typing import Any, NoReturn
 
 import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from envfleet.train.config import TrainConfig
 
@@ -35,18 +37,21 @@ QUICK = {
 class Sampler(gym.Env):
     """Shows samples of a space."""
 
-    def __init__(self, space):
-        self.observation_space, self.action_space = space, spaces.Discrete(2)
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self.observation_space: spaces.Space[Any] = space
+        self.action_space: spaces.Space[Any] = spaces.Discrete(2)
 
-    def reset(self, *, seed=None, options=None):
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         return self.observation_space.sample(), {}
 
-    def step(self, action):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         return self.observation_space.sample(), 1.0, self.np_random.random() < 0.1, False, {}
 
 
-def integers():
+def integers() -> Sampler:
     env = Sampler(spaces.Box(0, 1, (2,)))
     env.action_space = spaces.Box(0, 9, (2,), np.int64)
     return env
@@ -58,11 +63,13 @@ class Failing(gym.Env):
     observation_space, action_space = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
     steps = 0
 
-    def reset(self, *, seed=None, options=None):
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         super().reset(seed=seed)
         return np.zeros(2, dtype=np.float32), {}
 
-    def step(self, action):
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         self.steps += 1
         if self.steps == 300:
             raise ArithmeticError("too many steps")
@@ -72,20 +79,20 @@ class Failing(gym.Env):
 class NoReward(Failing):
     """Its 300th reward is none."""
 
-    def step(self, action):
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         try:
             return super().step(action)
         except ArithmeticError:
             return np.zeros(2, dtype=np.float32), np.nan, False, False, {}
 
 
-def bits():
+def bits() -> Sampler:
     env = Sampler(spaces.Box(0, 1, (2,)))
     env.action_space = spaces.MultiBinary(2)
     return env
 
 
-def unseen(render_mode=None):
+def unseen(render_mode: str | None = None) -> Sampler:
     return Sampler(spaces.Box(0, 1, (2,)))
 
 
@@ -94,10 +101,10 @@ class Crashing(Failing):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
 
-    def __init__(self, render_mode=None):
+    def __init__(self, render_mode: str | None = None) -> None:
         self.render_mode = render_mode
 
-    def render(self):
+    def render(self) -> NoReturn:
         faulthandler.disable()  # pytest's, which would tell of it at length
         os.abort()
 
@@ -105,7 +112,7 @@ class Crashing(Failing):
 class Unseeable(Crashing):
     """Needs a library to be looked at."""
 
-    def render(self):
+    def render(self) -> NoReturn:
         raise gym.error.DependencyNotInstalled("pygame is not installed, run `pip install more`")
 
 
@@ -114,12 +121,14 @@ class Global(gym.Env):
 
     observation_space, action_space = spaces.Box(-9, 9, (2,)), spaces.Discrete(2)
 
-    def _observe(self):
+    def _observe(self) -> NDArray[np.float32]:
         return np.array([random.random(), np.random.normal()], np.float32)
 
-    def reset(self, *, seed=None, options=None):
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         super().reset(seed=seed)
         return self._observe(), {}
 
-    def step(self, action):
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         return self._observe(), random.random(), random.random() < 0.1, False, {}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 
 import psutil
 
 
-def wait_until(condition, seconds=30.0):
+def wait_until(condition: Callable[[], object], seconds: float = 30.0) -> None:
     """Return once the condition holds; fail if it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -15,12 +16,12 @@ def wait_until(condition, seconds=30.0):
         time.sleep(0.01)
 
 
-def gone(pids):
+def gone(pids: Iterable[int]) -> bool:
     """Whether none of these processes runs any more; a zombie that nobody reaps does not run."""
 
-    def runs(pid):
+    def runs(pid: int) -> bool:
         try:
-            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+            return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
         except psutil.NoSuchProcess:
             return False
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from matrix import CELLS
+import pytest
+
+from faults.matrix import CELLS
 
 _outcomes: dict[str, str] = {}
 
 
-def pytest_runtest_logreport(report):
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if "test_matrix.py::test_cell[" in report.nodeid:
         cell = report.nodeid.split("[", 1)[1].rstrip("]")
         if report.failed or report.when == "call" or report.skipped:
@@ -17,7 +19,7 @@ def pytest_runtest_logreport(report):
             _outcomes[cell] = "failed" if worst else report.outcome
 
 
-def pytest_terminal_summary(terminalreporter):
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not _outcomes:
         return
     table: dict[tuple[str, str], list[str]] = defaultdict(list)

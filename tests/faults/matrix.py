@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from envfleet.testing import PHASES
@@ -44,7 +45,7 @@ class Cell:
         return f"{self.kind}/{self.phase}/{self.context}/{self.victim}/{self.shard}/{door}"
 
 
-def _pairs():
+def _pairs() -> Iterator[tuple[str, str]]:
     for kind in (*SAME_TYPE, *TOLD_AS_TEXT, *DEATHS):
         for phase in PHASES:
             yield kind, phase
@@ -53,7 +54,7 @@ def _pairs():
     yield from ((kind, phase) for kind in HANGS for phase in PHASES if phase != "construct")
 
 
-def _cells():
+def _cells() -> Iterator[Cell]:
     number = 0
     seen: set[str] = set()
     for kind, phase in _pairs():
@@ -72,7 +73,7 @@ def _cells():
             number += 1
 
 
-def _serial_cells():
+def _serial_cells() -> Iterator[Cell]:
     """The serial engine: what makes sense without processes. Ctrl-C is the user's there."""
     for number, kind in enumerate((*SAME_TYPE, *TOLD_AS_TEXT)):
         if kind != "raise-keyboard-interrupt":
@@ -81,7 +82,7 @@ def _serial_cells():
                 yield Cell(kind, phase, "serial", VICTIMS[number % 3], 3, door, quick=True)
 
 
-def _caller_cells():
+def _caller_cells() -> Iterator[Cell]:
     """A worker beside a caller that steps a share itself; its own envs are the serial case."""
     for kind, phase in _pairs():
         yield Cell(kind, phase, "caller", "first", 3, through_make=False, quick=phase == "step")

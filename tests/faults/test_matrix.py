@@ -15,11 +15,11 @@ from functools import partial
 import numpy as np
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
-from matrix import CELLS, DEATHS, HANGS, SAME_TYPE, TOLD_AS_TEXT
 
 import envfleet
 from envfleet.testing import Fault, FaultEnv
 from envfleet.testing.faults import TwoArguments, Unreducible
+from faults.matrix import CELLS, DEATHS, HANGS, SAME_TYPE, TOLD_AS_TEXT
 
 IN_PROCESS = {
     "raise-two-arguments": TwoArguments,

@@ -43,7 +43,7 @@ def same(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, (np.ndarray, np.generic)):
-        alike = a.dtype == b.dtype and a.shape == b.shape
+        alike = bool(a.dtype == b.dtype and a.shape == b.shape)
         if a.dtype == object:
             return alike and all(map(same, a.flat, b.flat))
         return alike and a.tobytes() == b.tobytes()

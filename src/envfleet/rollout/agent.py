@@ -20,7 +20,7 @@ Answer = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class Agent(Protocol):
-    """Chooses actions and values observations, a batch at a time.
+    """Chooses actions and values observations, a batch at a time; or it is an ``Actor``.
 
     ``device`` (optional) says where it computes. It must not change the observations that it is
     given: they are the rollout's own. An agent may also have
@@ -38,6 +38,14 @@ class Agent(Protocol):
         self, observations: Tree, actions: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Actions (new ones, or those given), log-probabilities, values, entropy."""
+        ...
+
+
+class Actor(Protocol):
+    """An agent that has ``act`` alone, which is enough for rollouts, evaluation and recording."""
+
+    def act(self, observations: Tree) -> Answer:
+        """Actions, log-probabilities, values."""
         ...
 
 

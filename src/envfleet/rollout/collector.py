@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from envfleet.rollout.actions import ActionPort
 from envfleet.rollout.agent import (
+    Actor,
     Agent,
     acting,
     check_answer,
@@ -97,7 +98,7 @@ class Collector:
     def __init__(
         self,
         envs: VectorEnv[Any, Any, Any],
-        agent: Agent,
+        agent: Agent | Actor,
         steps: int,
         *,
         device: torch.device | str | None = None,
