@@ -454,14 +454,14 @@ def test_training_does_not_wait_for_a_stopped_encoder(tmp_path, caplog):
             for _ in range(100):
                 collector.collect()
             assert collector.total_steps == 1010
-            assert recorder._feed._bytes <= 256 * 2**20  # not a gigabyte
         finally:
             os.kill(recorder._feed.process.pid, signal.SIGCONT)
         with caplog.at_level(logging.WARNING, "envfleet"):
             collector.close()
     assert "which were dropped" in caplog.text
     frames, _ = frames_of(films_in(tmp_path)[0])
-    assert 300 < len(frames) < 1000
+    # What waited: 256 MiB are 357 frames of this size. A few had gone to the encoder before.
+    assert 300 < len(frames) < 400
     # What is there is shown at its time.
     assert steps_shown(films_in(tmp_path)[0])[0][:12] == list(range(12))
 

@@ -13,7 +13,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from envfleet.train.folder import RunFolder
 from envfleet.train.presets import preset
 from envfleet.train.run import Run, RunOptions, read_config
 from envfleet.train.trust import UntrustedError
+from waiting import wait_until
 
 torch.set_num_threads(1)  # else every later fork is warned of
 
@@ -698,7 +698,7 @@ def test_the_second_sigterm_waits_for_no_env(tmp_path, backend):
     (tmp_path / "mine.py").write_text(STUCK.replace("time.sleep(1000)", last))
     words = ["train", "mine:Env", "--name", "a", "--backend", backend, *WORDS]
     process = spawn(*words, cwd=tmp_path)
-    wait_for(tmp_path / "stuck")
+    wait_until((tmp_path / "stuck").exists, seconds=60)
     workers = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGTERM)
     # The first one is heard when it is not pending any more.
@@ -715,17 +715,6 @@ def pending(pid, number):
     status = Path(f"/proc/{pid}/status").read_text()
     masks = [int(line.split()[1], 16) for line in status.splitlines() if "Pnd:" in line]
     return any(mask >> (number - 1) & 1 for mask in masks)
-
-
-def wait_for(path):
-    wait_until(path.exists)
-
-
-def wait_until(done):
-    end = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_a_second_signal_while_a_checkpoint_is_saved_leaves_no_draft(tmp_path):

@@ -20,12 +20,12 @@ import psutil
 import pytest
 import threadpoolctl
 from gymnasium import spaces
+from gymnasium.envs.classic_control import CartPoleEnv
 
 import envfleet
 from envfleet.bench.rounds import measure_cell
 from envfleet.cli.main import main
 from envfleet.testing import Fault, FaultEnv, assert_same
-from envfleet.vector import auto
 from fleet_envs import CounterEnv, InfoEnv
 from waiting import wait_until
 
@@ -271,20 +271,27 @@ def test_a_bad_number_of_threads_is_refused(count):
 
 
 @pytest.mark.alone
-def test_auto_measures_once_says_why_and_logs_one_line(caplog):
-    auto._known.clear()
+def test_auto_measures_once_says_why_and_logs_one_line(caplog, monkeypatch, tmp_path):
+    builds = tmp_path / "builds"
+
+    def noted():
+        with builds.open("a") as file:
+            file.write(".")
+        return CartPoleEnv()
+
+    spec = gym.envs.registration.EnvSpec("Noted-v0", noted)
+    monkeypatch.setitem(gym.registry, spec.id, spec)
     caplog.set_level(logging.INFO, logger="envfleet")
-    plans = []
+    plans, built = [], []
     for _ in range(2):
-        with envfleet.make("CartPole-v1", 64) as envs:
+        with envfleet.make(spec.id, 64) as envs:
             plans.append(envs.plan)
+            built.append(builds.stat().st_size)
             assert envs.reset(seed=1)[0].shape == (64, 4)
     assert plans[0] == plans[1]
-    assert len(auto._known) == 1
+    assert built[1] - built[0] == 64  # the fleet's own: none is measured again
     assert "64 envs on" in str(plans[0])
-    assert [record.getMessage() for record in caplog.records] == [
-        f"CartPole-v1 x 64: {plans[0]}"
-    ] * 2
+    assert [record.getMessage() for record in caplog.records] == [f"Noted-v0 x 64: {plans[0]}"] * 2
 
 
 @pytest.mark.alone
