@@ -491,13 +491,14 @@ def test_the_seed_of_a_restart_is_used_once():
                 assert fresh not in (None, 5)
 
 
-def test_what_could_not_be_set_is_not_set_again():
-    class Picky(FaultEnv):
-        def __setattr__(self, name, value):
-            if value == "bad":
-                raise ValueError("bad")
-            super().__setattr__(name, value)
+class Picky(FaultEnv):
+    def __setattr__(self, name, value):
+        if value == "bad":
+            raise ValueError("bad")
+        super().__setattr__(name, value)
 
+
+def test_what_could_not_be_set_is_not_set_again():
     with Fleet([Picky] * 2) as fleet:
         fleet.reset()
         fleet.set_attr("tag", "good")
@@ -537,12 +538,6 @@ def test_what_cannot_be_set_again_is_an_error_that_says_so(tmp_path, kind):
 
 
 def test_what_some_envs_have_taken_is_set_again_in_those():
-    class Picky(FaultEnv):
-        def __setattr__(self, name, value):
-            if value == "bad":
-                raise ValueError("bad")
-            super().__setattr__(name, value)
-
     with Fleet([Picky] * 2) as fleet:
         fleet.reset()
         with pytest.raises(ValueError, match="bad"):
