@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test test-oracle test-faults bench lint format clean
+.PHONY: train test test-oracle test-faults bench coverage lint format clean
 
 # Until CartPole is solved; films, a curve and checkpoints are in runs/CartPole-v1.
 train: .venv/installed
@@ -25,6 +25,16 @@ test-faults: .venv/installed
 bench: .venv/installed
 	$(BIN)/envfleet bench
 
+# Branches of src that the suite takes, worker processes included; in .coverage/html line by line.
+# Without the tests marked `alone`: a measured machine is not the machine that they measure.
+coverage: .venv/installed
+	rm -rf .coverage && mkdir .coverage
+	@failed=0; \
+	$(BIN)/coverage run -m pytest -m "not full and not alone" -n auto --dist worksteal || failed=1; \
+	$(BIN)/coverage combine --quiet && $(BIN)/coverage html --quiet && $(BIN)/coverage report \
+		|| failed=1; \
+	exit $$failed
+
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -35,7 +45,7 @@ format: .venv/installed
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
