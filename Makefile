@@ -26,12 +26,11 @@ bench: .venv/installed
 	$(BIN)/envfleet bench
 
 # Branches of src that the suite takes, worker processes included; in .coverage/html line by line.
-# Not the tests marked `alone`, for a measured machine is not the one that they measure, and no
-# random alarms: one that raises while coverage holds its lock leaves it locked for ever.
+# Without the tests marked `alone` (a traced machine is not the one that they measure) or `untraced`.
 coverage: .venv/installed
 	rm -rf .coverage && mkdir .coverage
 	@failed=0; \
-	$(BIN)/coverage run -m pytest -m "not full and not alone" --ignore tests/faults/test_alarms.py \
+	$(BIN)/coverage run -m pytest -m "not full and not alone and not untraced" \
 		-n auto --dist worksteal || failed=1; \
 	$(BIN)/coverage combine --quiet && $(BIN)/coverage html --quiet && $(BIN)/coverage report \
 		|| failed=1; \

@@ -28,8 +28,11 @@ ALARMS = 250
 """Per test: there are dozens of tests."""
 
 
-# Python itself drops what a handler raises in a weak reference's callback; the alarm comes again.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    # Python drops what a handler raises in a weak reference's callback; the alarm comes again.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.untraced,
+]
 
 
 class Alarm(Exception):  # noqa: N818 - what a user's time-out might be called
