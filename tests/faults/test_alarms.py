@@ -31,7 +31,7 @@ ALARMS = 250
 pytestmark = [
     # Python drops what a handler raises in a weak reference's callback; the alarm comes again.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.untraced,
+    pytest.mark.untraced,  # what is raised while coverage holds its lock leaves it locked for good
 ]
 
 

@@ -420,6 +420,7 @@ def test_too_few_descriptors_say_how_many_are_needed_and_leave_nothing():
     assert output.endswith("\n0\n")
 
 
+@pytest.mark.untraced  # coverage could not write its file either
 def test_too_little_memory_is_an_error_that_says_how_much_is_needed():
     output = run_limited(
         limit="RLIMIT_FSIZE", value=64, num_envs=50, workers=2, error="MemoryError"

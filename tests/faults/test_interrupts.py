@@ -44,7 +44,7 @@ def step_until_interrupted(fleet, rng):
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-@pytest.mark.untraced
+@pytest.mark.untraced  # as test_alarms.py
 @pytest.mark.parametrize("options", [{}, {"caller_steps": True}, {"shared_memory": False}])
 def test_ctrl_c_at_any_moment_never_leaves_some_envs_a_step_ahead(options):
     seed = random.randrange(2**32)
