@@ -59,29 +59,41 @@ def test_values_that_mean_nothing_are_refused(options, text):
 
 
 @pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "PongNoFrameskip-v4", "ale_py:ALE/Pong-v5"])
-def test_atari_has_gymnasiums_own_wrappers(env_id):
+def test_atari_is_preprocessed_as_in_the_published_results(env_id):
     config = preset(env_id, "zoo", continuous=False, image=True)
     assert config.clip == 0.1
     with build_fleet(env_id, 2, backend="serial", on_failure="raise") as envs:
         assert envs.single_observation_space == spaces.Box(0, 255, (4, 84, 84), np.uint8)
-        sticky = [env.unwrapped.ale.getFloat("repeat_action_probability") for env in envs.envs]
+        sticky = [env.ale.getFloat("repeat_action_probability") for env in envs.envs]
         assert sticky == [0.0 if "NoFrameskip" in env_id else 0.25] * 2
 
 
-def test_returns_of_atari_are_the_games_although_rewards_are_signs():
-    # It pays 50 for each thing that is caught.
-    with build_fleet("ALE/Asterix-v5", 1, backend="serial", on_failure="raise") as envs:
-        envs.reset(seed=0)
-        envs.action_space.seed(0)
-        rewards, ended = [], False
-        while not ended:
-            _, reward, terminated, truncated, infos = envs.step(envs.action_space.sample())
-            rewards += reward.tolist()
-            ended = bool(terminated[0] or truncated[0])
-    assert set(rewards) == {0.0, 1.0}
-    episode = infos["final_info"]["episode"]
-    assert episode["r"][0] == 50 * sum(rewards)
-    assert episode["l"][0] == len(rewards)
+class Sampler:
+    device = torch.device("cpu")
+
+    def act(self, observations, *, deterministic=False):
+        actions = torch.randint(9, (len(observations),))
+        return actions, torch.zeros(len(actions)), torch.zeros(len(actions))
+
+
+def test_scores_of_atari_are_of_games_although_rewards_are_signs_and_episodes_lives():
+    # It pays 50 for each thing that is caught, and has three lives.
+    torch.manual_seed(0)
+    with build_fleet("ALE/Asterix-v5", 2, backend="serial", on_failure="raise") as envs:
+        collector = envfleet.Collector(envs, Sampler(), steps=400, seed=0)
+        rollout = collector.collect()
+        games = collector.statistics.rollout_episodes
+        ends = int(rollout.terminated.sum())
+        assert set(rollout.rewards.unique().tolist()) == {0.0, 1.0}
+        assert games
+        assert ends >= 3 * len(games)
+        earned = rollout.rewards.sum(0).tolist()
+        for env in range(2):
+            scores = [game.episode_return for game in games if game.env == env]
+            assert 0 < sum(scores) <= 50 * earned[env]
+        result = envfleet.evaluate(Sampler(), envs, 2, seed=3)
+    assert result.returns.min() >= 50
+    assert (result.returns % 50 == 0).all()
 
 
 def test_a_game_is_trained_from_its_screen(tmp_path):

@@ -12,6 +12,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envfleet.envs import AtariEnv
+
 
 class FrameEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     """Returns a 210 x 160 x 3 frame per step and does nothing else."""
@@ -56,6 +58,11 @@ class SleepEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
 
 
 def breakout() -> gymnasium.Env[Any, Any]:
+    """Breakout as the published results play it: 84 x 84, four frames stacked."""
+    return AtariEnv("ALE/Breakout-v5", channels_first=True)
+
+
+def gymnasium_breakout() -> gymnasium.Env[Any, Any]:
     """Breakout with Gymnasium's own preprocessing: 84 x 84, four frames stacked."""
     import ale_py  # noqa: PLC0415 - an extra
 
@@ -69,6 +76,7 @@ WORKS: dict[str, Callable[[], gymnasium.Env[Any, Any]]] = {
     "Frame-210x160x3": FrameEnv,
     "Sleep-5ms": SleepEnv,
     "Breakout-84x84x4": breakout,
+    "Breakout-84x84x4-gymnasium": gymnasium_breakout,
 }
 
 WITHOUT_A_LIMIT = frozenset({"Frame-210x160x3", "Sleep-5ms"})

@@ -24,7 +24,8 @@ class Bench:
     """
 
     works: Annotated[tuple[str, ...], tyro.conf.Positional] = ("CartPole-v1",)
-    """Registered env ids, or Frame-210x160x3, Sleep-5ms, Breakout-84x84x4."""
+    """Registered env ids, or Frame-210x160x3, Sleep-5ms, Breakout-84x84x4 (AtariEnv),
+    Breakout-84x84x4-gymnasium (Gymnasium's own preprocessing)."""
     num_envs: tuple[int, ...] = (64,)
     """Fleet sizes; each work is measured with each."""
     rounds: int = 9

@@ -189,7 +189,8 @@ class EpisodeMeter:
         self._lengths += np.count_nonzero(valid & (rows >= starts), axis=0)
         if self.source != "info":
             return found
-        told = [(t, episode) for t, episode in reports if valid[t, episode.env]]
+        # A row that ends nothing may be a reset's: an env tells there of what ended within it.
+        told = [(t, e) for t, e in reports if valid[t, e.env] or not done[t, e.env]]
         self._listen(found, told)
         return told
 
@@ -213,16 +214,20 @@ class EpisodeMeter:
 
 
 def _reported(infos: dict[str, Any]) -> list[Episode]:
-    """What the envs report of episodes that ended; under same-step autoreset in ``final_info``."""
-    final = infos.get("final_info")
-    source = final if isinstance(final, dict) and "episode" in final else infos
-    if "episode" not in source:
-        return []
-    report = source["episode"]
-    mask = source.get("_episode")
-    returns, lengths = np.asarray(report["r"]), np.asarray(report["l"])
-    envs = np.arange(len(returns)) if mask is None else np.flatnonzero(mask)
-    return [Episode(int(env), float(returns[env]), int(lengths[env])) for env in envs]
+    """What the envs report of episodes that ended; under same-step autoreset in ``final_info``.
+
+    There the infos themselves are the resets', which may report an episode that ended within them.
+    """
+    found: dict[int, Episode] = {}
+    for source in (infos, infos.get("final_info")):
+        if not isinstance(source, dict) or "episode" not in source:
+            continue
+        report, mask = source["episode"], source.get("_episode")
+        returns, lengths = np.asarray(report["r"]), np.asarray(report["l"])
+        envs = np.arange(len(returns)) if mask is None else np.flatnonzero(mask)
+        for env in envs.tolist():
+            found[env] = Episode(env, float(returns[env]), int(lengths[env]))
+    return list(found.values())
 
 
 def reports_episodes(envs: VectorEnv[Any, Any, Any], mode: AutoresetMode) -> bool:

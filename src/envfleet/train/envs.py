@@ -1,4 +1,4 @@
-"""The envs of a run: found by id or module:callable, with Gymnasium's own wrappers for Atari."""
+"""The envs of a run: found by id or module:callable; Atari games as the baselines play them."""
 
 from __future__ import annotations
 
@@ -9,34 +9,15 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import Any, SupportsFloat, cast
+from typing import Any, cast
 
 import gymnasium
-import numpy as np
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.wrappers import (
-    AtariPreprocessing,
-    FrameStackObservation,
-    RecordEpisodeStatistics,
-    TransformReward,
-)
 
+from envfleet.envs import AtariEnv
 from envfleet.train.failures import own_lines
 from envfleet.vector.make import make
 from envfleet.vector.packages import package_hint
-
-
-def _sign(reward: SupportsFloat) -> float:
-    return float(np.sign(float(reward)))
-
-
-ATARI_WRAPPERS: tuple[Callable[..., gymnasium.Env[Any, Any]], ...] = (
-    AtariPreprocessing,
-    RecordEpisodeStatistics,  # here, so that reported returns are the game's
-    partial(TransformReward, func=_sign),
-    partial(FrameStackObservation, stack_size=4),
-)
-"""Up to 30 idle frames, 4 frames per step, 84x84 grey, signs of rewards, 4 observations stacked."""
 
 
 class UnknownEnvError(ValueError):
@@ -120,19 +101,22 @@ def kind_of(env_id: str) -> dict[str, bool]:
 def build_fleet(
     env_id: str, num_envs: int, *, backend: str, on_failure: str, films: bool = False
 ) -> Any:
-    """A fleet to train or evaluate in; frames are rendered if there are to be ``films``."""
+    """A fleet to train or evaluate in; frames are rendered if there are to be ``films``.
+
+    An Atari game is an ``AtariEnv`` as it is by default, seen as (4, 84, 84): lives are episodes
+    for the learner, and statistics are of games and their scores.
+    """
     env = find_env(env_id)
     restart = on_failure == "restart"
     extra: Any = {"render_mode": "rgb_array"} if films else {}
-    if is_atari(env):
-        extra["frameskip"] = 1  # the wrappers skip
+    if isinstance(env, EnvSpec) and is_atari(env):
+        env = partial(AtariEnv, env.id, channels_first=True)
     return make(
         env,
         num_envs,
         backend=backend,
         autoreset_mode="SameStep",
         isolate=restart,
-        wrappers=ATARI_WRAPPERS if is_atari(env) else (),
         # A crash loop is more than one a second.
         vector_kwargs={"on_failure": "restart", "restarts": (60, 60.0)} if restart else None,
         **extra,

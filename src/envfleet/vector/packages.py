@@ -75,7 +75,7 @@ def noting_packages(env_id: str = "") -> Iterator[None]:
         hint = install_hint(error)
         if hint is None and isinstance(error, gymnasium.error.UnregisteredEnv):
             hint = package_hint(env_id)
-        if hint is not None:
+        if hint is not None and hint not in str(error):
             error.add_note(hint)
         raise
 

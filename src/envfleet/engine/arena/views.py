@@ -180,6 +180,8 @@ class _LeafColumn:
         leaf = self.leaf
         if value.__class__ is int and value in self._integers:
             self._rows[i][...] = value
+        elif hasattr(value, "write_into") and self._suits(value):
+            value.write_into(self._rows[i])
         else:
             self._rows[i][...] = fit(value, leaf.shape, leaf.dtype)
 
@@ -187,9 +189,24 @@ class _LeafColumn:
         """Copy arrays that all have the leaf's shape; raises TypeError or ValueError if not.
 
         np.concatenate compares kinds and all axes but the first, and costs half of one copy per
-        row (0.13 us against 0.26 us per env).
+        row (0.13 us against 0.26 us per env). What writes itself into a row is not joined first.
         """
+        if hasattr(values[0], "write_into"):
+            for row, value in zip(self._rows, values, strict=True):
+                if not self._suits(value):
+                    return False
+                value.write_into(row)
+            return True
         if list(map(len, values)) != self._lengths:
             return False
         np.concatenate(values, out=self._joined, casting=self._casting)
         return True
+
+    def _suits(self, value: Any) -> bool:
+        """Whether a value that may write itself is just what the leaf says.
+
+        Such a value has ``shape``, ``dtype`` and ``write_into(row)``: it looks like an array but is
+        in parts, as ``envfleet.envs.LazyFrames`` are.
+        """
+        leaf = self.leaf
+        return bool(value.shape == leaf.shape and value.dtype == leaf.dtype)
