@@ -13,14 +13,18 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
 
 import envfleet
+from envfleet.envs import AtariEnv
 from envfleet.train import checkpoint as checkpoints
 from envfleet.train.config import TrainConfig
 from envfleet.train.envs import UnknownEnvError, build_fleet, find_env
@@ -94,6 +98,33 @@ def test_scores_of_atari_are_of_games_although_rewards_are_signs_and_episodes_li
         result = envfleet.evaluate(Sampler(), envs, 2, seed=3)
     assert result.returns.min() >= 50
     assert (result.returns % 50 == 0).all()
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+def test_a_game_that_ends_in_the_no_op_after_a_lost_life_counts(mode):
+    env = AtariEnv("BreakoutNoFrameskip-v4", seed=0)
+    env.reset()
+    while True:
+        _, _, terminated, _, info = env.step(0)
+        if terminated:
+            break
+    limit = info["episode_frame_number"] + 2  # in the middle of that no-op
+    game = dict(gym.spec("BreakoutNoFrameskip-v4").kwargs, max_num_frames_per_episode=limit)
+    gym.register("CutBreakout-v0", "ale_py.env:AtariEnv", kwargs=game)
+    envs = envfleet.SerialVectorEnv([partial(AtariEnv, "CutBreakout-v0")], autoreset_mode=mode)
+    del gym.registry["CutBreakout-v0"]
+    with envs:
+        collector = envfleet.Collector(envs, Still(), steps=info["episode_step"] + 2, seed=0)
+        collector.collect()
+        assert [e.length for e in collector.statistics.episodes] == [info["episode_step"]]
+
+
+class Still:
+    device = torch.device("cpu")
+
+    def act(self, observations, *, deterministic=False):
+        zeros = torch.zeros(len(observations))
+        return zeros.long(), zeros, zeros
 
 
 def test_a_game_is_trained_from_its_screen(tmp_path):
