@@ -6,13 +6,14 @@
      │        │          │           └─ Collector, Rollout, evaluate: torch begins here
      │        │          └─ SerialVectorEnv, ProcessVectorEnv: gymnasium.vector.VectorEnv classes
      │        └─ how a command reaches envs, wherever they live: shards, arena, workers
-     └─ any gymnasium.Env                  beside them: testing, bench
+     └─ any gymnasium.Env; some of our own in envs           beside them: testing, bench
 
 Imports follow the arrows only. What needs torch is imported when it is first asked for.
 """
 
 import typing as _typing
 
+import envfleet.envs as _envs  # noqa: F401 - so that envfleet.envs is there
 from envfleet.engine.worker.hooks import EnvHost
 from envfleet.errors import (
     EnvError,
