@@ -58,8 +58,14 @@ class SleepEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
 
 
 def breakout() -> gymnasium.Env[Any, Any]:
-    """Breakout as the published results play it: 84 x 84, four frames stacked."""
-    return AtariEnv("ALE/Breakout-v5", channels_first=True)
+    """Breakout: 84 x 84, four frames stacked; the very game of ``gymnasium_breakout``."""
+    return AtariEnv(
+        "ALE/Breakout-v5",
+        channels_first=True,
+        episodic_life=False,
+        fire_reset=False,
+        clip_reward=False,
+    )
 
 
 def gymnasium_breakout() -> gymnasium.Env[Any, Any]:

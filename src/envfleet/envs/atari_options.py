@@ -33,21 +33,25 @@ def import_extra(name: str) -> Any:
 
 
 def find_game(env_id: str) -> EnvSpec:
-    """The spec of an Atari id, with or without ``ale_py:`` before it.
+    """The spec of an Atari id; ``module:id`` imports the module first, as in ``gymnasium.make``.
 
     Raises:
         ValueError: it is none.
     """
     gymnasium.register_envs(import_extra("ale_py"))
-    spec = gymnasium.registry.get(env_id.removeprefix("ale_py:"))
+    module, _, name = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    spec = gymnasium.registry.get(name)
     if spec is not None and _is_game(spec):
         return spec
     games = sorted(known for known, spec in gymnasium.registry.items() if _is_game(spec))
-    near = difflib.get_close_matches(env_id, games, n=3)
+    near = difflib.get_close_matches(name, games, n=3)
+    near_ids = ", ".join(near)
     names = sorted({known.removeprefix("ALE/")[:-3] for known in games if known.endswith("-v5")})
     raise ValueError(
         f"there is no Atari game {env_id!r}"
-        f"{f'; did you mean {chr(32).join(near)}?' if near else '.'}"
+        f"{f'; did you mean {near_ids}?' if near else '.'}"
         f" The ids are ALE/<game>-v5 and <game>NoFrameskip-v4, and the games: {', '.join(names)}."
     )
 

@@ -109,8 +109,8 @@ def build_fleet(
     env = find_env(env_id)
     restart = on_failure == "restart"
     extra: Any = {"render_mode": "rgb_array"} if films else {}
-    if isinstance(env, EnvSpec) and is_atari(env):
-        env = partial(AtariEnv, env.id, channels_first=True)
+    if is_atari(env):
+        env = partial(AtariEnv, env_id, channels_first=True)
     return make(
         env,
         num_envs,
