@@ -4,7 +4,7 @@
      │        │          │           │           │                └─ PPO, runs, checkpoints
      │        │          │           │           └─ Recorder, record_agent; metrics
      │        │          │           └─ Collector, Rollout, evaluate: torch begins here
-     │        │          └─ SerialVectorEnv, ProcessVectorEnv: gymnasium.vector.VectorEnv classes
+     │        │          └─ SerialVectorEnv, ProcessVectorEnv, NativeVectorEnv: VectorEnv classes
      │        └─ how a command reaches envs, wherever they live: shards, arena, workers
      └─ any gymnasium.Env; some of our own in envs           beside them: testing, bench
 
@@ -23,7 +23,9 @@ from envfleet.errors import (
     WaitTimeout,
     WorkerDied,
 )
+from envfleet.vector.atari import make_atari
 from envfleet.vector.make import make
+from envfleet.vector.native.engine import NativeVectorEnv
 from envfleet.vector.process import ProcessVectorEnv
 from envfleet.vector.serial import SerialVectorEnv
 
@@ -41,6 +43,7 @@ __all__ = [
     "EnvfleetError",
     "EvaluationResult",
     "FleetBroken",
+    "NativeVectorEnv",
     "ObservationMismatch",
     "ProcessVectorEnv",
     "Recorder",
@@ -50,6 +53,7 @@ __all__ = [
     "WorkerDied",
     "evaluate",
     "make",
+    "make_atari",
     "record_agent",
 ]
 

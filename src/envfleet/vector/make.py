@@ -9,7 +9,7 @@ import inspect
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 import gymnasium
 import numpy as np
@@ -20,6 +20,8 @@ from envfleet.engine.rules.choice import Plan
 from envfleet.engine.worker.hooks import EnvFactory
 from envfleet.vector.auto import plan_fleet
 from envfleet.vector.fleet import Fleet
+from envfleet.vector.native.building import build_native, native_of
+from envfleet.vector.native.engine import NativeVectorEnv
 from envfleet.vector.options import number_of_workers
 from envfleet.vector.packages import noting_packages
 from envfleet.vector.process import ProcessVectorEnv
@@ -32,12 +34,34 @@ _BACKENDS: dict[str, Callable[..., Fleet[Any, Any]]] = {
     "serial": SerialVectorEnv,
     "process": ProcessVectorEnv,
 }
-_BACKEND_OF_MODE = {"sync": "serial", "async": "process"}
+_NAMES = ("auto", *_BACKENDS, "native")
+_BACKEND_OF_MODE = {"sync": "serial", "async": "process", "vector_entry_point": "native"}
 """The words of ``make_vec(vectorization_mode=...)`` in ours."""
 _ENGINE_WORDS = inspect.signature(ProcessVectorEnv).parameters.keys() - {"env_fns"}
 """The engines' options; the serial one has some of them."""
 
 
+@overload
+def make(
+    env: EnvLike,
+    num_envs: int = 1,
+    *,
+    backend: Literal["auto", "serial", "process"] = "auto",
+    isolate: bool = False,
+    workers: int | None = None,
+    autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+    wrappers: Sequence[Wrapper] | None = (),
+    vector_kwargs: dict[str, Any] | None = None,
+    **env_kwargs: Any,
+) -> Fleet[Any, Any]: ...
+@overload
+def make(
+    env: EnvLike, num_envs: int = 1, *, backend: Literal["native"], **options: Any
+) -> NativeVectorEnv: ...
+@overload
+def make(
+    env: EnvLike, num_envs: int = 1, *, backend: str, **options: Any
+) -> Fleet[Any, Any] | NativeVectorEnv: ...
 def make(
     env: EnvLike,
     num_envs: int = 1,
@@ -49,7 +73,7 @@ def make(
     wrappers: Sequence[Wrapper] | None = (),
     vector_kwargs: dict[str, Any] | None = None,
     **env_kwargs: Any,
-) -> Fleet[Any, Any]:
+) -> Fleet[Any, Any] | NativeVectorEnv:
     """Build a fleet of envs.
 
     Every option of ``ProcessVectorEnv`` may be given by its name (``caller_steps=True``,
@@ -59,9 +83,11 @@ def make(
         env: a registered id (``module:Id-v0`` imports the module first), an ``EnvSpec``, a function
             that builds an env, or a list of such functions, one per env.
         num_envs: how many; may be left out with a list.
-        backend: "serial" (in this process), "process" (in workers), or "auto": one env is measured
-            for about 0.3 s, in a process of its own, and the engine expected to be fastest is
-            taken; see ``plan`` of what is returned, and the log "envfleet".
+        backend: "serial" (in this process), "process" (in workers), "native" (the env's own batched
+            implementation; see ``docs/native.md``), or "auto": one env is measured for about 0.3 s,
+            in a process of its own, and the engine expected to be fastest is taken, never the
+            native one, whose random numbers are others; see ``plan`` of what is returned, and the
+            log "envfleet".
         isolate: never run an env in this process: no crash or hang of an env can take it along.
         workers: how many worker processes; see ``ProcessVectorEnv``.
         autoreset_mode: what happens when an episode ends.
@@ -74,8 +100,8 @@ def make(
             the env has the name of an engine's option, pass a function that sets it.
 
     Returns:
-        A ``SerialVectorEnv`` or ``ProcessVectorEnv``; its ``plan`` says which, and why. From an id
-        or a spec it has a ``spec`` that ``gymnasium.make_vec`` accepts.
+        A ``SerialVectorEnv``, ``ProcessVectorEnv`` or ``NativeVectorEnv``; its ``plan`` says which,
+        and why. From an id or a spec it has a ``spec`` that ``gymnasium.make_vec`` accepts.
 
     Raises:
         TypeError: ``env`` is none of these, or the engine does not have an option.
@@ -86,8 +112,8 @@ def make(
     named = {word: env_kwargs.pop(word) for word in _ENGINE_WORDS & env_kwargs.keys()}
     options = _engine_options(workers, autoreset_mode, named, vector_kwargs or {})
     if isolate:
-        if backend == "serial":
-            raise ValueError("isolate=True forbids backend='serial': it runs envs in this process")
+        if backend in ("serial", "native"):
+            raise ValueError(f"isolate=True forbids {backend=}: it runs envs in this process")
         if options.get("caller_steps"):
             raise ValueError("isolate=True forbids caller_steps=True: it runs envs in this process")
     wrappers = tuple(wrappers or ())
@@ -95,27 +121,40 @@ def make(
         with noting_packages(env):
             env = _find_spec(env)
     if not isinstance(env, EnvSpec):
+        if backend == "native":
+            raise ValueError("backend='native' needs an id or a spec: it builds no single envs")
         factories = _factories(env, num_envs, wrappers, env_kwargs)
         with _said_that_lists_are_not_split(env_kwargs, len(factories)):
             return _build(backend, factories, options, isolate=isolate, name=None)
 
     spec, kwargs, said = _split_spec(env)
-    if spec.entry_point is None:
-        raise gymnasium.error.Error(
-            f"Cannot create vectorized environment for {spec.id} because it doesn't have an entry "
-            "point defined."
-        )
     # As in make_vec: what the spec of an earlier fleet says about that fleet wins.
     num_envs = said.get("num_envs", num_envs)
     wrappers = tuple(said.get("wrappers", wrappers))
     options.update(said.get("vector_kwargs", {}))
     if backend == "auto":
         backend = _BACKEND_OF_MODE.get(said.get("vectorization_mode", ""), "auto")
+    if backend == "native":
+        for theirs, ours in (("autoreset_mode", "autoreset_mode"), ("num_threads", "workers")):
+            if said and theirs in kwargs:
+                options.setdefault(ours, kwargs.pop(theirs))
+        spec.kwargs = kwargs
+        with noting_packages():
+            native = build_native(spec, int(num_envs), env_kwargs, wrappers, options)
+        native.reason = "backend='native' was asked for"
+        return native
+    if spec.entry_point is None:
+        raise gymnasium.error.Error(
+            f"Cannot create vectorized environment for {spec.id} because it doesn't have an entry "
+            "point defined."
+        )
     kwargs.update(env_kwargs)
     factories = [SpecFactory(spec, kwargs, wrappers)] * num_envs
     name = f"{spec.id} {kwargs or ''} {wrappers or ''}".strip()
     with _said_that_lists_are_not_split(env_kwargs, num_envs):
         envs = _build(backend, factories, options, isolate=isolate, name=name)
+    if backend == "auto" and not wrappers:
+        envs.native = native_of(env)
     envs.spec = _fleet_spec(envs, SpecFactory(spec, kwargs, wrappers), options)
     return envs
 
@@ -153,13 +192,13 @@ def _wrap(env: gymnasium.Env[Any, Any], wrappers: Sequence[Wrapper]) -> gymnasiu
 
 def _check_words(backend: str, num_envs: Any, env_kwargs: dict[str, Any]) -> None:
     """Refuse what no engine understands, before anything is built."""
-    if backend not in ("auto", *_BACKENDS):
-        names = ", ".join(repr(name) for name in ("auto", *_BACKENDS))
+    if backend not in _NAMES:
+        names = ", ".join(map(repr, _NAMES))
         raise ValueError(f"`backend` must be one of {names}, got {backend!r}")
     if not isinstance(num_envs, (int, np.integer)) or num_envs < 1:
         raise ValueError(f"`num_envs` must be a positive integer, got {num_envs!r}")
     if "vectorization_mode" in env_kwargs:
-        raise TypeError("vectorization_mode is backend='serial' | 'process' | 'auto' here")
+        raise TypeError("vectorization_mode is backend='serial' | 'process' | 'native' here")
 
 
 def _engine_options(

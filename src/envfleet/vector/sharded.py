@@ -66,6 +66,8 @@ class ShardedEnv(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, Act
         self._finalizer: Finalize | None = None
         self.reason = "built directly"
         """Why this fleet is as it is; ``plan`` tells."""
+        self.native = ""
+        """The envs' own batched implementation, if they have one; ``plan`` tells."""
 
     def _start(self, starter: Starter, step_timeout: float | None = None) -> None:
         """Start the shards, learn the spaces from them, and give them the arena."""
@@ -135,6 +137,7 @@ class ShardedEnv(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, Act
             self.caller_steps,
             self.reason,
             self._leaves_by_pipe(),
+            self.native,
         )
 
     def _leaves_by_pipe(self) -> tuple[str, ...]:

@@ -47,16 +47,25 @@ class Plan:
     reason: str
     by_pipe: tuple[str, ...] = ()
     """Observation leaves that are not in shared memory, with their spaces: ``['word'] (Text)``."""
+    native: str = ""
+    """The env's own batched implementation, ``module:class``, if there is one: the one that runs,
+    or the one that ``backend="native"`` would run."""
 
     def __str__(self) -> str:
         if self.backend == "serial":
             how = "serial, in the calling process"
+        elif self.backend == "native":
+            threads = "thread" if self.workers == 1 else "threads"
+            return f"native, {self.native}, {self.workers} {threads}: {self.reason}"
         else:
             own = ", one of them the caller's" if self.caller_steps else ""
             shards = "shard" if self.workers == 1 else "shards"
             how = f"process, {self.workers} {shards}{own}"
         piped = ", ".join(f"observation{leaf}" for leaf in self.by_pipe)
-        return f"{how}: {self.reason}{f'; by pipe: {piped}' if piped else ''}"
+        more = f"; by pipe: {piped}" if piped else ""
+        if self.native:
+            more += f"; backend='native' would run {self.native}"
+        return f"{how}: {self.reason}{more}"
 
 
 def choose(
