@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
+from envfleet.bench.works import native_fleet
 from envfleet.engine.cores import usable_cores
 from envfleet.engine.process.starting import split_envs
 from envfleet.vector.make import make as make_fleet
@@ -70,6 +71,13 @@ class Fleet:
     def close(self) -> None:
         """Close the fleet."""
         self._envs.close()
+
+
+class Native(Fleet):
+    """A native engine: its random numbers are its own, so there is nothing to compare."""
+
+    def answers(self, steps: int) -> None:
+        """Not to be compared."""
 
 
 def sum_infos(infos: dict[str, Any]) -> float:
@@ -155,6 +163,8 @@ def _process(fns: Sequence[Make], **options: Any) -> Contestant:
     return Fleet(ProcessVectorEnv(fns, **options))
 
 
+NATIVE = "envfleet native"
+"""The contestant that not every work has."""
 BUILDERS: dict[str, Callable[[Make, int], Contestant]] = {
     "limit": Limit,
     "envfleet serial": lambda make, n: Fleet(SerialVectorEnv([make] * n)),
@@ -165,6 +175,7 @@ BUILDERS: dict[str, Callable[[Make, int], Contestant]] = {
     ),
     "envfleet process+caller": lambda make, n: _process([make] * n, caller_steps=True),
     "envfleet auto": _auto,
+    NATIVE: lambda make, n: Native(native_fleet(make, n)),
     "Gymnasium sync": lambda make, n: Fleet(SyncVectorEnv([make] * n)),
     "Gymnasium async": lambda make, n: Fleet(AsyncVectorEnv([make] * n)),
 }

@@ -13,6 +13,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.envs import AtariEnv
+from envfleet.vector.make import make
+from envfleet.vector.native.building import native_of
+from envfleet.vector.native.engine import NativeVectorEnv
 
 
 class FrameEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
@@ -87,6 +90,32 @@ WORKS: dict[str, Callable[[], gymnasium.Env[Any, Any]]] = {
 
 WITHOUT_A_LIMIT = frozenset({"Frame-210x160x3", "Sleep-5ms"})
 """Works whose limit is no yardstick: it copies no frames, and has fewer processes than sleepers."""
+
+
+def has_native(work: str) -> bool:
+    """Whether a work has a native implementation."""
+    if work in WORKS:
+        return WORKS[work] is breakout
+    return bool(native_of(gymnasium.spec(work)))
+
+
+def native_fleet(build: Callable[[], gymnasium.Env[Any, Any]], num_envs: int) -> NativeVectorEnv:
+    """The native implementation of the work that ``factory`` has returned this function for.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if build is breakout:
+        import ale_py  # noqa: PLC0415 - an extra
+
+        gymnasium.register_envs(ale_py)
+        # Gymnasium's preprocessing neither fires nor clips.
+        return make(
+            "ALE/Breakout-v5", num_envs, backend="native", fire_reset=False, clip_reward=False
+        )
+    if not isinstance(build, partial):
+        raise ValueError("this work has no native implementation")  # noqa: TRY004
+    return make(str(build.args[0]), num_envs, backend="native")
 
 
 def factory(work: str) -> Callable[[], gymnasium.Env[Any, Any]]:

@@ -11,8 +11,9 @@ import gymnasium
 import tyro
 
 from envfleet.bench import chart, report
+from envfleet.bench.contestants import NATIVE
 from envfleet.bench.rounds import builders, measure_cell
-from envfleet.bench.works import WORKS, factory
+from envfleet.bench.works import WORKS, factory, has_native
 
 
 @dataclass
@@ -33,7 +34,8 @@ class Bench:
     seconds: float = 0.8
     """How long a turn lasts."""
     engines: tuple[str, ...] = ()
-    """Names of engines to measure; all by default (copy=False only when named)."""
+    """Names of engines to measure; all by default (copy=False only when named, native where the env
+    has such an implementation)."""
     peers: Path | None = None
     """A Python file with further engines (benchmarks/peers.py)."""
     json: Path | None = None
@@ -57,11 +59,12 @@ class Bench:
         names = list(self.engines) or [name for name in known if "copy=False" not in name]
         cells: report.Cells = []
         for work in self.works:
+            left_out = () if self.engines or has_native(work) else (NATIVE,)
             for num_envs in self.num_envs:
                 results = measure_cell(
                     work,
                     num_envs,
-                    names,
+                    [name for name in names if name not in left_out],
                     rounds=self.rounds,
                     seconds=self.seconds,
                     peers=self.peers,

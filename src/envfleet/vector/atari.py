@@ -11,7 +11,7 @@ from gymnasium.envs.registration import EnvSpec, _find_spec
 from gymnasium.vector import AutoresetMode
 
 from envfleet.vector.fleet import Fleet
-from envfleet.vector.make import make
+from envfleet.vector.make import check_backend, make
 from envfleet.vector.native.atari import NAME, is_atari
 from envfleet.vector.native.engine import NativeVectorEnv
 from envfleet.vector.packages import noting_packages
@@ -73,6 +73,7 @@ def make_atari(
         gymnasium.error.Error: the id is unknown.
         ImportError: ale-py or OpenCV is missing.
     """
+    check_backend(backend)
     spec = _find(env_id)
     words = {
         "obs_type": obs_type,

@@ -190,11 +190,20 @@ def _wrap(env: gymnasium.Env[Any, Any], wrappers: Sequence[Wrapper]) -> gymnasiu
     return env
 
 
-def _check_words(backend: str, num_envs: Any, env_kwargs: dict[str, Any]) -> None:
-    """Refuse what no engine understands, before anything is built."""
+def check_backend(backend: str) -> None:
+    """Refuse a backend that is not known.
+
+    Raises:
+        ValueError: it names those that are.
+    """
     if backend not in _NAMES:
         names = ", ".join(map(repr, _NAMES))
         raise ValueError(f"`backend` must be one of {names}, got {backend!r}")
+
+
+def _check_words(backend: str, num_envs: Any, env_kwargs: dict[str, Any]) -> None:
+    """Refuse what no engine understands, before anything is built."""
+    check_backend(backend)
     if not isinstance(num_envs, (int, np.integer)) or num_envs < 1:
         raise ValueError(f"`num_envs` must be a positive integer, got {num_envs!r}")
     if "vectorization_mode" in env_kwargs:
