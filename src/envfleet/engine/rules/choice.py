@@ -61,10 +61,9 @@ class Plan:
             own = ", one of them the caller's" if self.caller_steps else ""
             shards = "shard" if self.workers == 1 else "shards"
             how = f"process, {self.workers} {shards}{own}"
-        piped = ", ".join(f"observation{leaf}" for leaf in self.by_pipe)
-        more = f"; by pipe: {piped}" if piped else ""
-        if self.native:
-            more += f"; backend='native' would run {self.native}"
+        more = f"; backend='native' would run {self.native}" if self.native else ""
+        if self.by_pipe:
+            more += f"; by pipe: {', '.join(f'observation{leaf}' for leaf in self.by_pipe)}"
         return f"{how}: {self.reason}{more}"
 
 
