@@ -281,6 +281,8 @@ def test_words_that_ale_does_not_have_are_refused():
         atari(stack=4)
     with pytest.raises(TypeError, match="stack_num: given twice"):
         atari(num_stack=4, stack_num=3)
+    with pytest.raises(TypeError, match="says which game it is"):
+        atari(game="pong")
     with pytest.raises(ValueError, match=r"cannot do workers=.*a thread per core"):
         atari(workers=10_000)
     with pytest.raises(ValueError, match="workers"):
@@ -564,8 +566,11 @@ def test_make_atari_says_what_the_native_engine_cannot_do(text):
 
 
 def test_make_atari_names_what_is_unknown():
-    with pytest.raises(gymnasium.error.NameNotFound):
-        envfleet.make_atari("ALE/Nonesuch-v5")
+    for env_id in ("ALE/Nonesuch-v5", "CartPole-v1"):
+        with pytest.raises(ValueError, match=r"no Atari game .*Breakout"):
+            envfleet.make_atari(env_id, episodic_life=False)
+    with pytest.raises(ValueError, match=r"obs_type must be one of .*, got 'colour'"):
+        envfleet.make_atari(BREAKOUT, episodic_life=False, obs_type="colour")
     with pytest.raises(ValueError, match="`backend` must be one of"):
         envfleet.make_atari(BREAKOUT, backend="fast")
 

@@ -381,6 +381,9 @@ def test_bench_prints_a_table_and_writes_figures_and_a_picture(tmp_path):
     assert engines.pop("failing peer")["problem"] == "RuntimeError: not today"
     assert "*RuntimeError: not today*" in done.stdout
     assert engines.pop("limit")["agrees"] is None
+    native = engines.pop("envfleet native")
+    assert native["steps_per_second"] > 0
+    assert native["agrees"] is None
     assert len(engines) == 6
     for name, row in engines.items():
         assert row["steps_per_second"] > 0, name

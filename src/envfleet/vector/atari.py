@@ -6,15 +6,13 @@ import os
 from functools import partial
 from typing import Any
 
-import gymnasium
-from gymnasium.envs.registration import EnvSpec, _find_spec
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from envfleet.vector.fleet import Fleet
 from envfleet.vector.make import check_backend, make
 from envfleet.vector.native.atari import NAME, is_atari
 from envfleet.vector.native.engine import NativeVectorEnv
-from envfleet.vector.packages import noting_packages
 
 
 def make_atari(
@@ -68,14 +66,25 @@ def make_atari(
         **options: of ``ProcessVectorEnv``, by name.
 
     Raises:
-        ValueError: a value that the engine cannot honour, or a backend that is not known.
+        ValueError: an unknown game or backend, or a value that the engine cannot honour.
         TypeError: an option that the engine does not have.
-        gymnasium.error.Error: the id is unknown.
-        ImportError: ale-py or OpenCV is missing.
+        gymnasium.error.DependencyNotInstalled: ale-py or OpenCV is missing.
     """
+    from envfleet.envs import AtariEnv  # noqa: PLC0415 - who plays no Atari imports none of it
+    from envfleet.envs.atari_options import check_options, find_game  # noqa: PLC0415
+
     check_backend(backend)
-    spec = _find(env_id)
-    words = {
+    check_options(
+        render_mode=render_mode,
+        obs_type=obs_type,
+        frame_skip=frame_skip,
+        num_stack=num_stack,
+        image_size=image_size,
+        noop_max=noop_max,
+        repeat_action_probability=repeat_action_probability,
+    )
+    spec = find_game(env_id)
+    words: dict[str, Any] = {
         "obs_type": obs_type,
         "frame_skip": frame_skip,
         "num_stack": num_stack,
@@ -98,8 +107,6 @@ def make_atari(
         if backend == "auto":
             native.reason = "it can do what is asked for"
         return native
-    from envfleet.envs import AtariEnv  # noqa: PLC0415 - it needs ale-py and OpenCV
-
     build = partial(
         AtariEnv,
         env_id,
@@ -112,14 +119,6 @@ def make_atari(
     if backend == "auto":
         envs.reason = f"{NAME} cannot do {obstacle}"
     return envs
-
-
-def _find(env_id: str) -> EnvSpec:
-    with noting_packages(env_id):
-        import ale_py  # noqa: PLC0415 - an extra
-
-        gymnasium.register_envs(ale_py)
-        return _find_spec(env_id)
 
 
 def _obstacle(spec: EnvSpec, asked: dict[str, Any], options: set[str]) -> str:

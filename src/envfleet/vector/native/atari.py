@@ -111,6 +111,8 @@ def atari_arguments(spec: EnvSpec, given: dict[str, Any]) -> dict[str, Any]:
     if spec.vector_entry_point is None:
         said["frameskip"] = 4
     words = _in_their_words(given, game)
+    if "game" in words:
+        raise TypeError(f"game: {spec.id} says which game it is")
     said.update(words)
     for word in said:
         if word in _CANNOT:
