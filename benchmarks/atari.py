@@ -11,6 +11,7 @@ import argparse
 import random
 import statistics
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,12 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 from envfleet.envs import AtariEnv
 
-GAME = {"channels_first": True, "episodic_life": False, "fire_reset": False, "clip_reward": False}
+GAME: dict[str, Any] = {
+    "channels_first": True,
+    "episodic_life": False,
+    "fire_reset": False,
+    "clip_reward": False,
+}
 """What makes AtariEnv play just as Gymnasium's wrappers do."""
 
 
@@ -30,7 +36,7 @@ def gymnasiums(env_id: str) -> gymnasium.Env[Any, Any]:
     return FrameStackObservation(AtariPreprocessing(gymnasium.make(env_id, frameskip=1)), 4)
 
 
-CONTESTANTS = {
+CONTESTANTS: dict[str, Callable[[str], gymnasium.Env[Any, Any]]] = {
     "Gymnasium": gymnasiums,
     "AtariEnv, the same game": partial(AtariEnv, **GAME),
     "AtariEnv, the same game, lazy": partial(AtariEnv, **GAME, lazy=True),
@@ -60,10 +66,11 @@ def main() -> None:
     envs = {name: build(asked.env_id) for name, build in CONTESTANTS.items()}
     for env in envs.values():
         env.reset(seed=0)
+    choices: Any = envs["Gymnasium"].action_space
     times: dict[str, list[float]] = {name: [] for name in envs}
     for number in range(asked.rounds + 1):
         draw = np.random.default_rng(number)
-        actions = draw.integers(envs["Gymnasium"].action_space.n, size=asked.steps).tolist()  # type: ignore[attr-defined]
+        actions: list[int] = draw.integers(choices.n, size=asked.steps).tolist()
         for name in random.Random(number).sample(list(envs), len(envs)):
             took = run(envs[name], actions)
             if number:  # the first round warms up
