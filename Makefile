@@ -26,7 +26,7 @@ test-faults: .venv/installed
 bench: .venv/installed
 	$(BIN)/envfleet bench
 	$(BIN)/envfleet bench CartPole-v1 --num-envs 512 --engines 'envfleet native' 'Gymnasium sync' 'Gymnasium async'
-	$(BIN)/envfleet bench Breakout-84x84x4 --num-envs 32 --engines limit 'envfleet native' 'Gymnasium async'
+	$(BIN)/envfleet bench Breakout-84x84x4-gymnasium --num-envs 32 --engines limit 'envfleet native' 'Gymnasium async'
 
 # Branches of src that the suite takes, worker processes included; in .coverage/html line by line.
 # Without the tests marked `alone` (a traced machine is not the one that they measure) or `untraced`.

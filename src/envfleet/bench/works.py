@@ -81,6 +81,9 @@ def gymnasium_breakout() -> gymnasium.Env[Any, Any]:
     return gymnasium.wrappers.FrameStackObservation(env, 4)
 
 
+_BREAKOUTS = (breakout, gymnasium_breakout)
+"""The same game, which ALE's own engine plays too."""
+
 WORKS: dict[str, Callable[[], gymnasium.Env[Any, Any]]] = {
     "Frame-210x160x3": FrameEnv,
     "Sleep-5ms": SleepEnv,
@@ -95,7 +98,7 @@ WITHOUT_A_LIMIT = frozenset({"Frame-210x160x3", "Sleep-5ms"})
 def has_native(work: str) -> bool:
     """Whether a work has a native implementation."""
     if work in WORKS:
-        return WORKS[work] is breakout
+        return WORKS[work] in _BREAKOUTS
     return bool(native_of(gymnasium.spec(work)))
 
 
@@ -105,7 +108,7 @@ def native_fleet(build: Callable[[], gymnasium.Env[Any, Any]], num_envs: int) ->
     Raises:
         ValueError: there is none.
     """
-    if build is breakout:
+    if build in _BREAKOUTS:
         import ale_py  # noqa: PLC0415 - an extra
 
         gymnasium.register_envs(ale_py)
