@@ -17,6 +17,7 @@ from envfleet.engine.rules.seeding import env_seeds, plan_reset
 from envfleet.engine.rules.spaces import Structure
 from envfleet.vector.calls import EnvCalls
 
+_IDLE = AsyncState.DEFAULT
 StepResult = tuple[
     ObsType, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
 ]
@@ -137,7 +138,8 @@ class Fleet(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
             self._assert_is_open()
         call, structure, views = self._call, self._action_structure, self._results.views
         call.check()
-        call.refuse_another("step_async")
+        if call.kind is not _IDLE:
+            call.refuse_another("step_async")
         columns = action_columns(structure, actions, self.num_envs)
         if call.interrupted:
             refuse_interrupted(call.interrupted)

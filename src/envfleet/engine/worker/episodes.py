@@ -58,6 +58,7 @@ class Episodes:
         self._terminated = views.terminated
         self._truncated = views.truncated
         self._failed = views.failed
+        self._has_flags = True  # those of a worker that died, perhaps
         count = len(views.rewards)
         self._everyone = range(count)
         self._due = [False] * count  # something else takes the place of the next step:
@@ -109,8 +110,10 @@ class Episodes:
         actions = self._actions.rows(columns)
         envs, due, rows = self._host.hooks.envs, self._due, self._everyone
         if env_ids is None:
-            self._terminated.fill(False)
-            self._truncated.fill(False)
+            if self._has_flags:
+                self._has_flags = False
+                self._terminated.fill(False)
+                self._truncated.fill(False)
         else:
             picked = [env - self._first for env in env_ids]
             self._terminated[picked] = self._truncated[picked] = False
@@ -268,6 +271,7 @@ class Episodes:
         self._host.check_process()
         env = self._first + i
         flags = flag(terminated, "terminated", env), flag(truncated, "truncated", env)
+        self._has_flags = True
         self._terminated[i], self._truncated[i] = flags
         outcome.ended = True
 
@@ -291,7 +295,7 @@ class Episodes:
         if i not in self._cut_off:
             return self._autoreset(i)
         self._cut_off.discard(i)
-        self._truncated[i] = outcome.ended = True
+        self._has_flags = self._truncated[i] = outcome.ended = True
         restarted = {"worker_restarted": True}
         if not self._all_infos:
             outcome.infos.append((self._first + i, restarted))

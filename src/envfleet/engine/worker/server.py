@@ -15,6 +15,7 @@ from envfleet.engine.arena.views import Views, private_views
 from envfleet.engine.failures import Failure
 from envfleet.engine.interrupts import raise_interrupt
 from envfleet.engine.messages import (
+    PLAIN_STEP,
     Call,
     Close,
     Command,
@@ -85,6 +86,7 @@ class ShardServer:
         self._views = views
         self._terms = terms
         self._sends_columns = sends_columns
+        self._is_plain = not sends_columns and not terms.actions.loose
         self._built_host().hooks.autoreset_mode = terms.autoreset_mode
         self._episodes.attach(views, terms)
 
@@ -124,6 +126,8 @@ class ShardServer:
 
     def step(self, command: Step) -> Outcome:
         """Step envs with the arena's actions, and the loose ones that the command carries."""
+        if command is PLAIN_STEP and self._is_plain and not self._meter.measuring:
+            return self._episodes.step(list(map(np.ndarray.copy, self._views.actions)))
         columns, env_ids = self._action_columns(command), command.env_ids
         if env_ids is not None or not self._meter.measuring:
             outcome = self._episodes.step(columns, env_ids)
