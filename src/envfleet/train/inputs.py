@@ -104,8 +104,12 @@ class Inputs:
         return torch.cat([torch.full((leaf.width,), leaf.is_number) for leaf in self.leaves])
 
     def image(self, observations: Tree) -> Tensor:
-        """The only leaf, channels first, as floats."""
-        return self.leaves[0].floats(tree_leaves(observations)[0])
+        """The only leaf as floats: (N, C, H, W), in memory (N, H, W, C).
+
+        Convolutions on the CPU are a third faster on that layout (Nature CNN, 256 images).
+        """
+        images = self.leaves[0].floats(tree_leaves(observations)[0])
+        return images.contiguous(memory_format=torch.channels_last)
 
     def rows(self, observations: Tree) -> Tensor:
         """Observations as rows of ``width`` floats."""
