@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test test-oracle test-faults bench coverage lint format clean
+.PHONY: train test test-oracle test-faults test-clients bench coverage lint format clean
 
 # Until CartPole is solved; films, a curve and checkpoints are in runs/CartPole-v1.
 train: .venv/installed
@@ -21,6 +21,11 @@ test-oracle: .venv/installed
 
 test-faults: .venv/installed
 	$(BIN)/python -m pytest tests/faults -m "full or not full" -n 8
+
+# Other libraries on our fleets, in an environment of their own, for they ask for older versions of
+# what we run on. It installs much, so that it is no part of .ci/run.
+test-clients: .venv-clients/installed
+	.venv-clients/bin/python -m pytest tests/clients
 
 # The last two show native engines beside Gymnasium's.
 bench: .venv/installed
@@ -51,9 +56,17 @@ format: .venv/installed
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf .venv .venv-clients .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+# XuanCe without what it asks for, and what importing it takes.
+.venv-clients/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/pip install --quiet --constraint constraints.txt --editable '.[atari,testing]' \
+		pytest pytest-xdist torch pyglet==1.5.15 PyYAML scipy tensorboard tqdm wandb
+	.venv-clients/bin/pip install --quiet --no-deps xuance==1.4.4
 	touch $@

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import pickle
+import re
 from argparse import Namespace
 from collections import deque
 from functools import partial
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -31,6 +33,7 @@ from envfleet.adapters.xuance import (
 from envfleet.envs import AtariEnv
 from waiting import gone, wait_until
 
+PAGE = Path(__file__).parent.parent / "docs" / "xuance.md"
 BREAKOUT = "BreakoutNoFrameskip-v4"
 
 
@@ -142,6 +145,15 @@ def compare(envs, loop, actions):
         assert_equal((envs.buf_obs, envs.buf_infos, envs.buf_info), (ours[0], ours[4], ours[4]))
         ends += int((ours[2] | ours[3]).sum())
     return ends
+
+
+def test_every_row_of_the_page_names_a_test_and_every_name_is_on_it():
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    named = [line.split("|")[-2].strip(" `") for line in lines]
+    rows = [name for name in named if name != "test"]  # the tables' heads
+    assert len(rows) > 40
+    assert not [name for name in rows if not callable(globals().get(name))]
+    assert set(xuance.__all__) - {"VecEnv"} <= set(re.findall(r"\w+", PAGE.read_text()))
 
 
 # The engines
@@ -477,6 +489,22 @@ def test_atari_env_is_210_by_160_unless_told_otherwise_and_pickles():
     assert np.asarray(Atari_Env(Namespace(**config)).reset()[0]).shape == (50, 40, 6)
     with pytest.raises(ValueError, match="full_action_space is not there"):
         Atari_Env(Namespace(**config, full_action_space=True))
+
+
+def test_atari_env_may_be_overridden():
+    class Dark(Atari_Env):
+        def observation(self, frame):
+            return super().observation(frame) // 2
+
+        def reward(self, reward):
+            return reward - 1.0
+
+    env, bright = (build(BREAKOUT, 1, obs_type="ram") for build in (Dark, Atari_Env))
+    assert env.observation_space.shape == (4 * 128,)
+    observation, _ = env.reset()
+    assert_equal(np.asarray(observation), np.asarray(bright.reset()[0]) // 2)
+    assert np.asarray(observation) in env.observation_space
+    assert env.step(0)[1] == -1.0
 
 
 @pytest.mark.parametrize("build", [Atari_Env, AtariEnv])
