@@ -73,8 +73,8 @@ def test_every_public_name_says_what_it_is():
 
 def test_importing_envfleet_imports_no_torch():
     program = (
-        "import sys, envfleet, envfleet.envs\n"
-        "print(sorted({'torch', 'cv2', 'ale_py', 'matplotlib'} & set(sys.modules)))"
+        "import sys, envfleet, envfleet.envs, envfleet.adapters.xuance\n"
+        "print(sorted({'torch', 'cv2', 'ale_py', 'matplotlib', 'xuance'} & set(sys.modules)))"
     )
     output = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -529,3 +529,24 @@ def test_the_atari_engines_have_bytes_and_tell_games_from_lives(build):
     assert kinds == {(False, False), (True, False), (True, True)}  # going on, a life, the game
     for envs in engines:
         envs.close()
+
+
+class Telling(gym.Wrapper):
+    """Reports a lost life as the end of an episode, as wrappers do."""
+
+    def step(self, action):
+        *told, terminated, truncated, info = super().step(action)
+        return *told, terminated, truncated, info | ({"episode": {}} if terminated else {})
+
+
+def test_a_lost_life_is_no_game_whatever_wrappers_tell():
+    envs = DummyVecEnv_Atari([lambda: Telling(AtariEnv(BREAKOUT, 1))])
+    envs.reset()
+    ends = []
+    while not any(truncated for _, truncated in ends):
+        _, _, terminated, truncated, infos = envs.step([0])
+        if terminated[0]:
+            assert "episode" in infos[0]
+            ends.append((bool(terminated[0]), bool(truncated[0])))
+    assert ends == [(True, False)] * 4 + [(True, True)]
+    envs.close()

@@ -8,7 +8,6 @@ from typing import Any
 
 import gymnasium
 from gymnasium.utils import EzPickle
-from numpy.typing import NDArray
 
 from envfleet.adapters.xuance.envs import LazyFrames
 from envfleet.envs.atari import AtariEnv
@@ -106,7 +105,9 @@ class Atari_Env(AtariEnv):  # noqa: N801 - XuanCe's name
 class GameOverIsTruncated(gymnasium.Wrapper[Any, Any, Any, Any]):
     """XuanCe's flags around an env whose ``unwrapped`` is an ``AtariEnv`` with Gymnasium's."""
 
-    def step(self, action: Any) -> tuple[NDArray[Any], Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """The env's step; a game that is over is truncated, a lost life is not."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return observation, reward, terminated, truncated or "episode" in info, info
+        # Not by info["episode"]: wrappers of Gymnasium tell of lost lives in the same words.
+        is_over = terminated and bool(self.unwrapped.ale.game_over())  # type: ignore[attr-defined]
+        return observation, reward, terminated, truncated or is_over, info
