@@ -185,7 +185,7 @@ def test_any_number_of_envs_is_split_among_processes_of_in_series_at_most():
 
 
 def test_processes_are_spawned_unless_told_otherwise():
-    envs = SubprocVecEnv_Gym([partial(Gym_Env, "CartPole-v1", 1)])
+    envs = SubprocVecEnv_Gym([lambda: Gym_Env("CartPole-v1", 1)])  # a lambda travels, too
     (process,) = envs.ps
     assert "spawn" in type(process).__name__.lower()
     envs.close()
