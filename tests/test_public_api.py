@@ -28,6 +28,7 @@ ALLOWED = {
     "rollout": {"vector"},
     "record": {"errors", "rollout"},
     "track": {"rollout"},
+    "adapters": {"engine", "envs", "errors", "vector", "rollout", "record"},
     "__init__": {"engine", "envs", "errors", "vector", "rollout", "record", "track"},
     "bench": {"engine", "envs", "vector"},
     "train": {"envs", "errors", "vector", "rollout", "record", "track"},

@@ -7,6 +7,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -17,6 +18,7 @@ from envfleet.rollout.agent import (
     Actor,
     Agent,
     acting,
+    check_actions,
     check_answer,
     check_choice,
     check_numbers,
@@ -86,6 +88,7 @@ class Collector:
         episodes_csv: a file that every finished episode is appended to.
         channels_first: whether images are turned to (channels, height, width); "auto" does so with
             those that are clearly (height, width, channels).
+        observation_dtype: of all observations, instead of the space's own.
         requires_grad_observations: whether a rollout's observations ask for gradients.
         torch_threads: how many threads torch may use meanwhile; None leaves it alone. Small
             networks are fastest with one, and the other cores are the workers'.
@@ -109,6 +112,7 @@ class Collector:
         episodes: EpisodeSource = "auto",
         episodes_csv: Path | str | None = None,
         channels_first: ChannelsFirst = "auto",
+        observation_dtype: torch.dtype | None = None,
         requires_grad_observations: bool = False,
         torch_threads: int | None = 1,
         recorder: EpisodeRecorder | None = None,
@@ -129,7 +133,9 @@ class Collector:
         self.statistics = EpisodeStatistics(window)
         self._choose = choosing(agent) if self._on_cpu else None
         self._act, self._value = acting(agent), valuing(agent)
-        self._format = ObservationFormat(envs.single_observation_space, channels_first)
+        self._format = ObservationFormat(
+            envs.single_observation_space, channels_first, observation_dtype
+        )
         self._port = ActionPort(envs.single_action_space)
         self._meter = EpisodeMeter(envs, episodes, self.autoreset_mode)
         self._wants_gradients = requires_grad_observations
@@ -185,8 +191,7 @@ class Collector:
         """
         if self._closed:
             raise RuntimeError("this collector is closed: build a new one.")
-        if self._now is None:
-            self.reset()
+        self._begin()
         threads = torch.get_num_threads()
         if self._buffers is None or not self._reuse:
             self._buffers = _Buffers(
@@ -198,12 +203,81 @@ class Collector:
             with torch.no_grad():
                 return self._collect(self._buffers)
         except BaseException:
-            self._now = None  # where the envs are, and whose episode has ended, is not known
-            if self.recorder is not None:
-                self.recorder.cut()
+            self._break_off()
             raise
         finally:
             torch.set_num_threads(threads)
+
+    def _begin(self) -> None:
+        """Reset what cannot be stepped: at first everything, then what ``step`` has left over."""
+        if self._now is None:
+            self.reset()
+        elif self.autoreset_mode == AutoresetMode.DISABLED and self._was_done.any():
+            self.reset(options={"reset_mask": self._was_done.copy()})
+
+    @property
+    def observations(self) -> Tree:
+        """What the agent will see next, on the collector's device and in memory of its own.
+
+        Raises:
+            RuntimeError: that takes a reset, at first and after a rollout was broken off.
+        """
+        if self._now is None:
+            raise RuntimeError("there are no observations yet: reset() the collector.")
+        return tree_map(lambda leaf: torch.tensor(leaf, device=self.device), self._now)
+
+    def step(
+        self, actions: torch.Tensor
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Step every env once with these actions instead of the agent's.
+
+        The next rollout goes on from there; episodes that end count in ``statistics``. Envs that
+        do not reset themselves stay at their ends until ``reset`` or the next ``collect``.
+
+        Returns:
+            Rewards, and which envs were terminated and truncated; ``observations`` has the rest.
+
+        Raises:
+            RuntimeError: the collector is closed, or nothing was reset yet.
+            TypeError, ValueError: the actions do not fit the action space; no env was stepped.
+        """
+        if self._closed or self._now is None:
+            raise RuntimeError(
+                "this collector is closed: build a new one."
+                if self._closed
+                else "all envs must be reset first: reset() the collector."
+            )
+        check_actions(actions, self.envs.num_envs, self._port, actions.device)
+        try:
+            sent = self._port.to_env(actions.detach().cpu().numpy())
+            observations, rewards, terminated, truncated, infos = self.envs.step(sent)
+            done = np.logical_or(terminated, truncated)
+            valid, began = ~restarted(infos, done), done
+            if self.autoreset_mode == AutoresetMode.NEXT_STEP:
+                began = self._was_done & valid
+                valid &= ~self._was_done
+            self._note_episodes(
+                rewards[None], done[None], valid[None], self._meter.reports(0, infos)
+            )
+            self.total_steps += int(np.count_nonzero(valid))
+            self._was_done = done
+            if self.recorder is not None:
+                self.recorder.step(rewards, done, valid, infos)
+                if self.autoreset_mode != AutoresetMode.DISABLED and began.any():
+                    self.recorder.begin(began)
+            self._format.write(self._now, observations)
+        except gymnasium.error.ResetNeeded:
+            raise  # no env was stepped
+        except BaseException:
+            self._break_off()
+            raise
+        return rewards, terminated, truncated
+
+    def _break_off(self) -> None:
+        """Where the envs are, and whose episode has ended, is not known: all must be reset."""
+        self._now = None
+        if self.recorder is not None:
+            self.recorder.cut()
 
     def _collect(self, buffers: _Buffers) -> Rollout:
         tree_map(np.copyto, buffers.arrays[0], self._now)

@@ -51,7 +51,13 @@ def is_channels_last(shape: tuple[int, ...]) -> bool:
 class _Leaf:
     """How the values of one leaf are stored."""
 
-    def __init__(self, space: Space[Any], path: str, channels_first: ChannelsFirst) -> None:
+    def __init__(
+        self,
+        space: Space[Any],
+        path: str,
+        channels_first: ChannelsFirst,
+        wanted: torch.dtype | None = None,
+    ) -> None:
         fixed = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
         if not isinstance(space, fixed):
             raise TypeError(
@@ -67,7 +73,8 @@ class _Leaf:
         self.shape = (shape[2], shape[0], shape[1]) if self.moves else shape
         kind = np.dtype(space.dtype)
         tensor = torch.from_numpy(np.zeros(0, dtype=kind))
-        self.dtype = torch.get_default_dtype() if kind == np.float64 else tensor.dtype
+        own = torch.get_default_dtype() if kind == np.float64 else tensor.dtype
+        self.dtype = own if wanted is None else wanted
 
     def arrange(self, batch: NDArray[Any]) -> NDArray[Any]:
         """A batch of values with the axes as they are stored; a view."""
@@ -78,13 +85,16 @@ class ObservationFormat:
     """How the observations of a space are stored as tensors.
 
     Each leaf keeps its dtype, uint8 images too; only float64 becomes torch's default dtype, which
-    is that of the networks. Images get their channels first.
+    is that of the networks. With ``dtype`` all leaves have that one. Images get their channels
+    first.
     """
 
-    def __init__(self, space: Space[Any], channels_first: ChannelsFirst) -> None:
+    def __init__(
+        self, space: Space[Any], channels_first: ChannelsFirst, dtype: torch.dtype | None = None
+    ) -> None:
         if channels_first not in (True, False, "auto"):
             raise ValueError(f"channels_first must be True, False or 'auto', got {channels_first}")
-        self._leaves = _leaves(space, "", channels_first)
+        self._leaves = _leaves(space, "", channels_first, dtype)
         self._flat = self._leaves if isinstance(self._leaves, _Leaf) else None
 
     def allocate(self, *lead: int) -> Tree:
@@ -123,14 +133,17 @@ def _copy(leaf: _Leaf, rows: NDArray[Any], values: NDArray[Any]) -> None:
     rows[...] = leaf.arrange(values)
 
 
-def _leaves(space: Space[Any], path: str, channels_first: ChannelsFirst) -> Tree:
+def _leaves(
+    space: Space[Any], path: str, channels_first: ChannelsFirst, dtype: torch.dtype | None
+) -> Tree:
     if isinstance(space, spaces.Dict):
         return {
-            key: _leaves(sub, f"{path}[{key!r}]", channels_first)
+            key: _leaves(sub, f"{path}[{key!r}]", channels_first, dtype)
             for key, sub in space.spaces.items()
         }
     if isinstance(space, spaces.Tuple):
         return tuple(
-            _leaves(sub, f"{path}[{i}]", channels_first) for i, sub in enumerate(space.spaces)
+            _leaves(sub, f"{path}[{i}]", channels_first, dtype)
+            for i, sub in enumerate(space.spaces)
         )
-    return _Leaf(space, path, channels_first)
+    return _Leaf(space, path, channels_first, dtype)

@@ -28,6 +28,7 @@ class Player:
         autoreset_mode: AutoresetMode | str | None = None,
         source: EpisodeSource = "auto",
         channels_first: ChannelsFirst = "auto",
+        observation_dtype: torch.dtype | None = None,
     ) -> None:
         self._best = acting_best(agent) if deterministic else None
         self._sample = acting(agent)
@@ -35,7 +36,9 @@ class Player:
         self.mode = autoreset_mode_of(envs, autoreset_mode)
         self.infos: dict[str, Any] = {}
         """Of the last step."""
-        self._form = ObservationFormat(envs.single_observation_space, channels_first)
+        self._form = ObservationFormat(
+            envs.single_observation_space, channels_first, observation_dtype
+        )
         self._port = ActionPort(envs.single_action_space)
         self._meter = EpisodeMeter(envs, source, self.mode)
         self._is_checked = False
