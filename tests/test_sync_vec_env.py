@@ -95,8 +95,8 @@ def build():
         return built[-1]
 
     yield build
-    for each in built:
-        each.close()
+    while built:
+        built.pop().close()
 
 
 # The oracle
