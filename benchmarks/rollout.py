@@ -1,10 +1,13 @@
 """How fast rollouts are collected, where the time goes, and how that compares with a plain loop.
 
 python benchmarks/rollout.py                     # needs the extras train and box2d
-SEED_001=path python benchmarks/rollout.py       # beside the SyncVecEnv in that file, same agent
+SEED_001=path python benchmarks/rollout.py       # beside the SyncVecEnv in that file
 
-Medians of interleaved rounds; one rollout is 128 steps. "collector" is all that is neither env nor
-policy. The policy is an actor and a critic with two layers of 64 each.
+Medians of interleaved rounds; one rollout is 128 steps. The policy is an actor and a critic with
+two layers of 64 each. The first ratio is that of two SyncVecEnv, envfleet's and the one in the
+file, with the same torch agent, asked in the same way. The second is what a program gains that
+goes on to a Collector and an agent that acts in NumPy; "collector" is all of it that is neither env
+nor policy.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import torch
 from torch import nn
 
 import envfleet
+from envfleet.adapters import SyncVecEnv
 
 STEPS = 128
 CELLS = [("CartPole-v1", 8), ("CartPole-v1", 64), ("LunarLander-v3", 64)]
@@ -143,11 +147,12 @@ def seed_class(path: Path) -> Any:
     return names["SyncVecEnv"]
 
 
-class Seed:
-    """The plain loop, with one thread as ours."""
+class SyncVec:
+    """A SyncVecEnv, ours or the plain loop's, with one thread for torch."""
 
     def __init__(self, kind: Any, env_id: str, num_envs: int, agent: Agent) -> None:
         self.fleet = kind(partial(gymnasium.make, env_id), num_envs, STEPS, agent=agent)
+        self.run()
 
     def run(self) -> float:
         """One rollout; its seconds."""
@@ -165,8 +170,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     rounds = parser.parse_args().rounds
     path = os.environ.get("SEED_001")
-    print("| work | envs | steps/s | env | policy | collector | plain loop, steps/s | ratio |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    print(
+        "| work | envs | plain loop, steps/s | `SyncVecEnv`, steps/s | ratio, same torch agent | "
+        "`Collector`, NumPy agent, steps/s | ratio, other agent | env | policy | collector |"
+    )
+    print("|---|" + "---:|" * 9)
     for env_id, num_envs in CELLS:
         torch.manual_seed(0)
         try:
@@ -174,25 +182,33 @@ def main() -> None:
         except gymnasium.error.DependencyNotInstalled as problem:
             print(f"| {env_id} | {num_envs} | *{problem}* |")
             continue
-        ours = Ours(env_id, num_envs, agent)
-        plain = Seed(seed_class(Path(path)), env_id, num_envs, agent) if path else None
-        if plain is not None:
-            plain.run()
-        times: tuple[list[float], list[float]] = [], []
+        # Fleets first: torch's threads and forks do not go together.
+        lean = Ours(env_id, num_envs, agent)
+        same = SyncVec(SyncVecEnv, env_id, num_envs, agent)
+        plain = SyncVec(seed_class(Path(path)), env_id, num_envs, agent) if path else None
+        times: dict[Any, list[float]] = {lean: [], same: [], plain: []}
         for _ in range(rounds):
             if plain is not None:
-                times[1].append(plain.run())
-            for _ in range(5):
-                times[0].append(ours.run())
-                ours.total += times[0][-1]
-        rate = STEPS * num_envs / statistics.median(times[0])
-        shares = " | ".join(f"{share:.0%}" for share in ours.shares())
-        other = "*SEED_001 is not set* | "
-        if plain is not None:
-            slow = STEPS * num_envs / statistics.median(times[1])
-            other = f"{slow:,.0f} | {rate / slow:.1f}x"
-        print(f"| {env_id} | {num_envs} | {rate:,.0f} | {shares} | {other} |", flush=True)
-        ours.collector.close()
+                times[plain].append(plain.run())
+            for _ in range(3):
+                times[same].append(same.run())
+            for _ in range(3):
+                times[lean].append(lean.run())
+                lean.total += times[lean][-1]
+        rates = {
+            who: STEPS * num_envs / statistics.median(taken)
+            for who, taken in times.items()
+            if taken
+        }
+        slow = f"{rates[plain]:,.0f}" if plain is not None else "*SEED_001 is not set*"
+        cells = [env_id, str(num_envs), slow]
+        for who in (same, lean):
+            ratio = f"{rates[who] / rates[plain]:.1f}x" if plain is not None else ""
+            cells += [f"{rates[who]:,.0f}", ratio]
+        cells += [f"{share:.0%}" for share in lean.shares()]
+        print(f"| {' | '.join(cells)} |", flush=True)
+        lean.collector.close()
+        same.fleet.close()
 
 
 if __name__ == "__main__":

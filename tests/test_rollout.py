@@ -977,3 +977,39 @@ def test_every_episode_is_a_row_of_the_file(tmp_path):
     assert [row["total_steps"] for row in rows[:6]] == ["6"] * 3 + ["12"] * 3
     assert rows[0] == {"total_steps": "6", "env": "0", "return": rows[0]["return"], "length": "2"}
     assert float(rows[0]["return"]) == pytest.approx(3.0, abs=0.3)
+
+
+# Single steps
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_single_steps_are_part_of_what_a_rollout_goes_on_from(mode):
+    envs = fleet(script=[(2, "term"), (9, "term")], mode=mode)
+    collector = Collector(envs, Formula(), 2)
+    with pytest.raises(RuntimeError, match=r"reset\(\) the collector"):
+        collector.step(torch.zeros(3, dtype=torch.long))
+    collector.reset()
+    assert collector.observations[:, 2].tolist() == [0.0] * 3
+    for _ in range(2):
+        rewards, terminated, truncated = collector.step(torch.zeros(3, dtype=torch.long))
+    assert terminated.all()
+    assert not truncated.any()
+    assert rewards.tolist() == [2.0] * 3
+    assert collector.statistics.count == 3
+    assert collector.total_steps == 6
+    rollout = collector.collect()
+    rows = rollout.observations[:, 0, 2].tolist()
+    assert rows == ([2.0, 0.0] if mode == AutoresetMode.NEXT_STEP else [0.0, 1.0])
+    assert rollout.valid[:, 0].tolist() == [mode != AutoresetMode.NEXT_STEP, True]
+    assert rollout.observations[1, 0, 1] == 1.0
+    collector.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        collector.step(torch.zeros(3, dtype=torch.long))
+
+
+def test_observations_in_another_dtype():
+    with Collector(fleet(), Formula(), 2, observation_dtype=torch.float64) as collector:
+        collector._value = lambda observations: observations[:, 0]
+        collector._act = lambda seen: Formula().act(seen.float())
+        assert collector.collect().observations.dtype == torch.float64
+        assert collector.observations.dtype == torch.float64

@@ -1,4 +1,4 @@
-"""SyncVecEnv: a plain loop's numbers, in its form, where that is right; and what was wrong, right."""
+"""SyncVecEnv: the numbers of a plain loop, in its form; and what was wrong in such loops."""
 
 from __future__ import annotations
 
@@ -595,7 +595,7 @@ def test_films_that_are_off(build, tmp_path, monkeypatch, render_every):
     monkeypatch.chdir(tmp_path)
     env = build(CARTPOLE, 1, 8, render_every, 25.0, Sampler())
     env.rollout()
-    assert not (env.can_record or env.is_recording or env.ready_to_record)
+    assert (env.can_record, env.is_recording, env.ready_to_record) == (False, False, False)
     assert not list(tmp_path.iterdir())
 
 
