@@ -23,7 +23,6 @@ ALLOWED = {
     "engine": {"errors"},
     "envs": {"errors"},
     "vector": {"engine", "envs", "errors"},
-    "adapters": {"engine", "envs", "errors", "vector"},
     "testing": {"vector", "errors"},
     "rollout": {"vector"},
     "record": {"errors", "rollout"},
