@@ -157,6 +157,8 @@ class SyncVecEnv(RecordingNames, EpisodeNames):
                 self.fleet.reset(options={"reset_mask": np.arange(num_envs) == 0})
             self.vec_reset()
         except BaseException:
+            if self._recorder is not None:
+                self._recorder.close()
             self.fleet.close()
             raise
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -28,6 +27,7 @@ from envfleet.rollout.agent import (
 )
 from envfleet.rollout.buffer import Rollout
 from envfleet.rollout.engine import autoreset_mode_of, restarted
+from envfleet.rollout.memory import Buffers, Row
 from envfleet.rollout.nested import ChannelsFirst, ObservationFormat, Tree, tree_leaves, tree_map
 from envfleet.rollout.statistics import (
     Episode,
@@ -146,7 +146,7 @@ class Collector:
             )
         self._threads = torch_threads
         self._reuse = reuse
-        self._buffers: _Buffers | None = None
+        self._buffers: Buffers | None = None
         self._now: Tree = None  # the current observations; None: everything must be reset
         self._is_new = True
         self._was_done = np.zeros(envs.num_envs, dtype=np.bool_)
@@ -194,7 +194,7 @@ class Collector:
         self._begin()
         threads = torch.get_num_threads()
         if self._buffers is None or not self._reuse:
-            self._buffers = _Buffers(
+            self._buffers = Buffers(
                 self._format, self._port, self.steps, self.envs.num_envs, self.device
             )
         try:
@@ -279,7 +279,7 @@ class Collector:
         if self.recorder is not None:
             self.recorder.cut()
 
-    def _collect(self, buffers: _Buffers) -> Rollout:
+    def _collect(self, buffers: Buffers) -> Rollout:
         tree_map(np.copyto, buffers.arrays[0], self._now)
         buffers.valid.fill_(True)
         self.statistics.begin_rollout()
@@ -319,7 +319,7 @@ class Collector:
             self._format.write(self._now, observations)
         return self._finish(buffers, finals, reports)
 
-    def _ask(self, row: _Row) -> NDArray[Any]:
+    def _ask(self, row: Row) -> NDArray[Any]:
         """Have the agent act and value; returns its actions."""
         seen = row.observations
         answer = self._act(seen if self._on_cpu else tree_map(self._to_device, seen))
@@ -333,7 +333,7 @@ class Collector:
         row.values.copy_(values)
         return actions.detach().cpu().numpy()
 
-    def _ask_for_actions(self, row: _Row) -> NDArray[Any]:
+    def _ask_for_actions(self, row: Row) -> NDArray[Any]:
         """Have the agent act alone; ``_judge`` has it value later."""
         assert self._choose is not None  # noqa: S101 - _collect has asked
         actions = self._choose(row.arrays)
@@ -342,7 +342,7 @@ class Collector:
         row.chosen[...] = actions
         return actions
 
-    def _judge(self, buffers: _Buffers) -> None:
+    def _judge(self, buffers: Buffers) -> None:
         """Have the agent value all rows of a rollout, and say how likely its actions were."""
         agent: Any = self.agent
         seen = tree_map(lambda leaf: leaf[:-1].flatten(0, 1), buffers.observations)
@@ -362,7 +362,7 @@ class Collector:
         return leaf.to(self.device)
 
     def _film(
-        self, recorder: EpisodeRecorder, buffers: _Buffers, t: int, infos: dict[str, Any]
+        self, recorder: EpisodeRecorder, buffers: Buffers, t: int, infos: dict[str, Any]
     ) -> NDArray[np.bool_]:
         """Show a step to the recorder; returns which envs begin an episode with it."""
         row = buffers.rows[t]
@@ -396,7 +396,7 @@ class Collector:
 
     def _finish(
         self,
-        buffers: _Buffers,
+        buffers: Buffers,
         finals: list[Tree],
         reports: list[tuple[int, Episode]],
     ) -> Rollout:
@@ -452,7 +452,7 @@ class Collector:
             self._file.add((int(steps[t]), episode) for t, episode in episodes)
 
     def _final_observations(
-        self, buffers: _Buffers, positions: torch.Tensor, finals: list[Tree]
+        self, buffers: Buffers, positions: torch.Tensor, finals: list[Tree]
     ) -> Tree:
         """The true last observations of the episodes that ended, in memory of their own."""
         if self.autoreset_mode == AutoresetMode.NEXT_STEP:
@@ -463,7 +463,7 @@ class Collector:
         return self._format.tensors(tree_map(lambda *parts: np.concatenate(parts), *finals))
 
     def _values(
-        self, buffers: _Buffers, positions: torch.Tensor, finals: Tree
+        self, buffers: Buffers, positions: torch.Tensor, finals: Tree
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The values of final and of last observations, by one call of the agent."""
         count = self.envs.num_envs
@@ -498,52 +498,3 @@ class Collector:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class _Row:
-    """One step's part of the buffers: views, made once."""
-
-    def __init__(self, buffers: _Buffers, t: int) -> None:
-        self.is_first = t == 0
-        self.observations = tree_map(itemgetter(t), buffers.observations)
-        self.arrays = tree_map(torch.Tensor.numpy, self.observations)
-        """The same memory, for NumPy."""
-        self.actions = buffers.actions[t]
-        on_cpu = self.actions.device.type == "cpu"
-        self.chosen: Any = self.actions.numpy() if on_cpu else None
-        """The same memory, for NumPy, where that can be."""
-        self.log_probs, self.values = buffers.log_probs[t], buffers.values[t]
-        self.shapes = self.actions.shape, self.log_probs.shape, self.values.shape
-        self.rewards: NDArray[np.float64] = buffers.rewards[t]
-        self.terminated: NDArray[np.bool_] = buffers.terminated[t].numpy()
-        self.truncated: NDArray[np.bool_] = buffers.truncated[t].numpy()
-        self.valid: NDArray[np.bool_] = buffers.valid[t].numpy()
-
-
-class _Buffers:
-    """The tensors of a rollout: what envs give in the CPU's memory, what agents give on theirs."""
-
-    def __init__(
-        self,
-        form: ObservationFormat,
-        port: ActionPort,
-        steps: int,
-        count: int,
-        device: torch.device,
-    ) -> None:
-        dtype = torch.get_default_dtype()
-        self.observations = form.allocate(steps + 1, count)
-        self.actions = torch.zeros(steps, count, *port.shape, dtype=port.dtype, device=device)
-        self.log_probs = torch.zeros(steps, count, dtype=dtype, device=device)
-        self.values = torch.zeros(steps, count, dtype=dtype, device=device)
-        self.rewards = np.zeros((steps, count))
-        self.rounded_rewards = torch.zeros(steps, count, dtype=dtype)
-        self.terminated, self.truncated, self.valid = (
-            torch.zeros(steps, count, dtype=torch.bool) for _ in range(3)
-        )
-        self.rows = [_Row(self, t) for t in range(steps)]
-        self.last_observations = tree_map(itemgetter(steps), self.observations)
-        """After the last step."""
-        self.arrays = [row.arrays for row in self.rows]
-        self.arrays.append(tree_map(torch.Tensor.numpy, self.last_observations))
-        """Per step, and after the last one, the observations for NumPy."""
