@@ -2,12 +2,14 @@
 
 python benchmarks/rollout.py                     # needs the extras train and box2d
 SEED_001=path python benchmarks/rollout.py       # beside the SyncVecEnv in that file
+SEED_001=path python benchmarks/rollout.py --one-process   # no workers, and CPU time
 
 Medians of interleaved rounds; one rollout is 128 steps. The policy is an actor and a critic with
 two layers of 64 each. The first ratio is that of two SyncVecEnv, envfleet's and the one in the
 file, with the same torch agent, asked in the same way. The second is what a program gains that
 goes on to a Collector and an agent that acts in NumPy; "collector" is all of it that is neither env
-nor policy.
+nor policy. With --one-process all envs are in this process and its CPU time is counted, which
+neighbours on the machine disturb little: what there is to gain without a second core.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from torch import nn
 
 import envfleet
 from envfleet.adapters import SyncVecEnv
+
+Clock = Callable[[], float]
 
 STEPS = 128
 CELLS = [("CartPole-v1", 8), ("CartPole-v1", 64), ("LunarLander-v3", 64)]
@@ -96,40 +100,44 @@ class Agent(nn.Module):
 class Timed:
     """A function that knows how long it has run."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], clock: Clock) -> None:
         self.function = function
+        self.clock = clock
         self.seconds = 0.0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it."""
-        start = time.perf_counter()
+        start = self.clock()
         try:
             return self.function(*args, **kwargs)
         finally:
-            self.seconds += time.perf_counter() - start
+            self.seconds += self.clock() - start
 
 
 class Ours:
     """A collector on the fleet that ``make`` chooses."""
 
-    def __init__(self, env_id: str, num_envs: int, agent: Agent) -> None:
-        self.envs = envfleet.make(env_id, num_envs)
+    def __init__(
+        self, env_id: str, num_envs: int, agent: Agent, clock: Clock, options: dict[str, Any]
+    ) -> None:
+        self.clock = clock
+        self.envs = envfleet.make(env_id, num_envs, **options)
         self.collector = envfleet.Collector(self.envs, agent, STEPS, seed=0)
         self.run()
         # From here on measured: the env's part, and the policy's.
-        self.env_time = Timed(self.envs.step)
-        self.envs.step = self.env_time  # type: ignore[method-assign]
-        self.policy_time = Timed(self.collector._act)  # noqa: SLF001
-        self.value_time = Timed(self.collector._value)  # noqa: SLF001
+        self.env_time = Timed(self.envs.step, clock)
+        self.envs.step = self.env_time
+        self.policy_time = Timed(self.collector._act, clock)  # noqa: SLF001
+        self.value_time = Timed(self.collector._value, clock)  # noqa: SLF001
         self.collector._act = self.policy_time  # noqa: SLF001
         self.collector._value = self.value_time  # noqa: SLF001
         self.total = 0.0
 
     def run(self) -> float:
         """One rollout; its seconds."""
-        start = time.perf_counter()
+        start = self.clock()
         self.collector.collect()
-        return time.perf_counter() - start
+        return self.clock() - start
 
     def shares(self) -> tuple[float, float, float]:
         """Of env, policy and collector, in what ``measured`` has run."""
@@ -150,7 +158,8 @@ def seed_class(path: Path) -> Any:
 class SyncVec:
     """A SyncVecEnv, ours or the plain loop's, with one thread for torch."""
 
-    def __init__(self, kind: Any, env_id: str, num_envs: int, agent: Agent) -> None:
+    def __init__(self, kind: Any, env_id: str, num_envs: int, agent: Agent, clock: Clock) -> None:
+        self.clock = clock
         self.fleet = kind(partial(gymnasium.make, env_id), num_envs, STEPS, agent=agent)
         self.run()
 
@@ -158,17 +167,22 @@ class SyncVec:
         """One rollout; its seconds."""
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        start = time.perf_counter()
+        start = self.clock()
         self.fleet.rollout()
         torch.set_num_threads(threads)
-        return time.perf_counter() - start
+        return self.clock() - start
 
 
 def main() -> None:
     """Measure every cell and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--one-process", action="store_true")
+    asked = parser.parse_args()
+    rounds = asked.rounds
+    clock: Clock = time.process_time if asked.one_process else time.perf_counter
+    options: dict[str, Any] = {"backend": "serial"} if asked.one_process else {}
+    ours = partial(SyncVecEnv, **options)
     path = os.environ.get("SEED_001")
     print(
         "| work | envs | plain loop, steps/s | `SyncVecEnv`, steps/s | ratio, same torch agent | "
@@ -183,9 +197,11 @@ def main() -> None:
             print(f"| {env_id} | {num_envs} | *{problem}* |")
             continue
         # Fleets first: torch's threads and forks do not go together.
-        lean = Ours(env_id, num_envs, agent)
-        same = SyncVec(SyncVecEnv, env_id, num_envs, agent)
-        plain = SyncVec(seed_class(Path(path)), env_id, num_envs, agent) if path else None
+        lean = Ours(env_id, num_envs, agent, clock, options)
+        same = SyncVec(ours, env_id, num_envs, agent, clock)
+        plain = None
+        if path:
+            plain = SyncVec(seed_class(Path(path)), env_id, num_envs, agent, clock)
         times: dict[Any, list[float]] = {lean: [], same: [], plain: []}
         for _ in range(rounds):
             if plain is not None:
