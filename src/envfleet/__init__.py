@@ -6,13 +6,14 @@
      │        │          │           └─ Collector, Rollout, evaluate: torch begins here
      │        │          └─ SerialVectorEnv, ProcessVectorEnv, NativeVectorEnv: VectorEnv classes
      │        └─ how a command reaches envs, wherever they live: shards, arena, workers
-     └─ any gymnasium.Env; some of our own in envs           beside them: testing, bench
+     └─ any gymnasium.Env; some of our own in envs  beside them: adapters, testing, bench
 
 Imports follow the arrows only. What needs torch is imported when it is first asked for.
 """
 
 import typing as _typing
 
+import envfleet.adapters as _adapters  # noqa: F401 - so that envfleet.adapters is there
 import envfleet.envs as _envs  # noqa: F401 - so that envfleet.envs is there
 from envfleet.engine.worker.hooks import EnvHost
 from envfleet.errors import (
