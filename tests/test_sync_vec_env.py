@@ -296,6 +296,25 @@ def test_other_actions_are_integers(build):
     assert env.actions.tolist() == [[[2, 3]] * 2] * 3
 
 
+class Counting(ScriptedEnv):
+    """Its actions begin at 5, and it shows the last one."""
+
+    action_space = spaces.Discrete(2, start=5)
+
+    def step(self, action):
+        state, *rest = super().step(action)
+        state[0] = action
+        return state, *rest
+
+
+def test_discrete_actions_are_counted_from_0_and_arrive_from_their_start(build):
+    env = build(partial(Counting, SCRIPTS["never"]), 2, 3, Fixed(1))
+    env.rollout()
+    assert env.actions.unique().tolist() == [1]
+    assert env.states[1:, :, 0].unique().tolist() == [6.0]
+    assert env.vec_step(torch.zeros(2, dtype=torch.int32))[0][:, 0].tolist() == [5.0, 5.0]
+
+
 def test_arguments_tell_the_two_forms_apart(build):
     plain = build(env_fn=CARTPOLE, num_envs=2, steps_per_env=3, agent=Sampler())
     films = build(CARTPOLE, 2, 3, render_every=0, render_fps=30, agent=Sampler())
