@@ -430,6 +430,20 @@ def test_close_gives_envs_the_time_they_need(tmp_path):
     assert (tmp_path / "closed").exists()
 
 
+@pytest.mark.parametrize("on_failure", ["raise", "restart"])
+def test_a_closed_fleet_that_is_kept_holds_no_shared_memory(on_failure):
+    def shared():
+        return Path("/proc/self/maps").read_text().count("memfd:envfleet")
+
+    before = shared()
+    fleet = Fleet([CounterEnv] * 2, on_failure=on_failure)
+    fleet.reset()
+    fleet.step([0, 0])
+    assert shared() > before
+    fleet.close()
+    assert shared() == before
+
+
 def test_a_closed_fleet_that_is_kept_holds_no_descriptor():
     before = len(list(Path("/proc/self/fd").iterdir()))
     fleets = [Fleet([CounterEnv] * 2) for _ in range(3)]

@@ -6,7 +6,7 @@
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from envfleet.adapters.sync_vec_env import SyncVecEnv
+    from envfleet.adapters.sync_vec_env.env import SyncVecEnv
 
 __all__ = ["SyncVecEnv"]
 
@@ -15,7 +15,7 @@ def __getattr__(name: str) -> _typing.Any:
     if name != "SyncVecEnv":
         raise AttributeError(f"module 'envfleet.adapters' has no attribute {name!r}")
     try:
-        from envfleet.adapters.sync_vec_env import SyncVecEnv  # noqa: PLC0415 - needs torch
+        from envfleet.adapters.sync_vec_env.env import SyncVecEnv  # noqa: PLC0415 - needs torch
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "PIL"):
             raise

@@ -188,6 +188,8 @@ class ShardedEnv(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, Act
         self.closed = True
         failures = self._let_go(timeout, terminate=terminate)
         self._results.detach()
+        if self._call.mender is not None:
+            self._call.mender.history.detach()
         self._has_let_go = True
         _warn_of_close(failures)
 

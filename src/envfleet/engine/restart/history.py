@@ -33,6 +33,10 @@ class History:
         self._given = [column.copy() for column in views.observations]
         self.remember()
 
+    def detach(self) -> None:
+        """Let go of the arena."""
+        self._views = self._views.detached()
+
     # What is noted
 
     def remember(self) -> None:

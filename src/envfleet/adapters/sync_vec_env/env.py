@@ -17,12 +17,12 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from PIL import Image
 
-from envfleet.adapters.arguments import told_apart
-from envfleet.adapters.asking import AskedAgent, check_agent
-from envfleet.adapters.films import FirstEnvRecorder, RecordingNames
-from envfleet.adapters.flagged import FlaggedRollout, flagged
-from envfleet.adapters.handles import EnvHandle
-from envfleet.adapters.rolling import EpisodeNames
+from envfleet.adapters.sync_vec_env.agent import AskedAgent, check_agent
+from envfleet.adapters.sync_vec_env.arguments import told_apart
+from envfleet.adapters.sync_vec_env.flags import FlaggedRollout, flagged
+from envfleet.adapters.sync_vec_env.handles import EnvHandle
+from envfleet.adapters.sync_vec_env.statistics import EpisodeNames
+from envfleet.adapters.sync_vec_env.videos import FirstEnvRecorder, RecordingNames
 from envfleet.record.frames import as_frame
 from envfleet.record.rendering import check_renders
 from envfleet.rollout.agent import Agent, untouched
