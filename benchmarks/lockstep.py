@@ -20,7 +20,13 @@ from envfleet.bench.contestants import step_all
 from envfleet.bench.works import factory
 from envfleet.engine.process.starting import split_envs
 
-CELLS = [("CartPole-v1", 8), ("CartPole-v1", 64), ("LunarLander-v3", 8), ("LunarLander-v3", 64)]
+CELLS = [
+    ("CartPole-v1", 8),
+    ("CartPole-v1", 64),
+    ("LunarLander-v3", 8),
+    ("LunarLander-v3", 64),
+    ("Breakout-84x84x4", 32),
+]
 
 
 def shard(work: str, envs: range, seconds: float, pipe: Connection) -> None:
