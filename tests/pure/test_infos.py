@@ -311,8 +311,8 @@ def test_numbers_of_one_type_are_packed_as_arrays():
     assert block.columns["c"] == ["x", 1]
 
 
-@pytest.mark.parametrize("kind", [float, np.float64, np.float32])
-def test_floats_everywhere_are_one_matrix_that_survives_the_way(kind):
+@pytest.mark.parametrize("kind", [float, np.float64, np.float32, int, bool])
+def test_numbers_everywhere_are_one_matrix_that_survives_the_way(kind):
     entries = [(env, {"a": kind(env), "b": kind(-env)}) for env in range(4)]
     blocks = [
         pickle.loads(pickle.dumps(b))
@@ -325,13 +325,25 @@ def test_floats_everywhere_are_one_matrix_that_survives_the_way(kind):
     assert {type(v) for _, info in unpack_infos(blocks) for v in info.values()} == {kind}
 
 
-def test_floats_of_several_types_keep_theirs():
-    entries = [(env, {"a": float(env), "b": np.float32(env / 3)}) for env in range(3)]
+def test_numbers_of_several_types_keep_theirs():
+    entries = [
+        (env, {"a": float(env), "b": np.float32(env / 3), "c": 2**53 - 1 - env, "d": env == 1})
+        for env in range(3)
+    ]
     blocks = pack_infos(entries)
-    assert blocks[0].matrix.shape == (3, 2)
+    assert blocks[0].matrix.shape == (3, 4)
     assert same(join_infos(blocks, 3), merge_infos(entries, 3))
     assert same(join_infos(blocks, 4), merge_infos(entries, 4))
-    assert [type(v) for v in unpack_infos(blocks)[0][1].values()] == [float, np.float32]
+    kinds = [type(v) for v in unpack_infos(blocks)[0][1].values()]
+    assert kinds == [float, np.float32, int, bool]
+
+
+@pytest.mark.parametrize("large", [2**53, 2**53 + 1, -(2**53) - 1, 2**63, 10**400])
+def test_ints_that_a_float_would_round_arrive_as_they_are(large):
+    entries = [(env, {"a": float(env), "b": large + env}) for env in range(2)]
+    blocks = [pickle.loads(pickle.dumps(block)) for block in pack_infos(entries)]
+    assert unpack_infos(blocks) == entries
+    assert same(join_infos(blocks, 2), merge_infos(entries, 2))
 
 
 # On the board

@@ -19,7 +19,7 @@ One step of a worker's shard, from top to bottom:
                                                                   env.step, autoreset
                                          observation, reward ◄─── Episodes writes its own rows
                                          and flag rows            and no others
-                                         board           ◄─────── infos, if they are floats
+                                         board           ◄─────── infos, if numbers
                                          signals.told    ◄─────── what there is beside the rows
     looks, then sleeps ◄──────────────── signals.answered ◄────── n
                         ◄── wire: n ───────────────────────────── if the caller sleeps

@@ -22,5 +22,8 @@ def list_infos(
     for env, info in entries:
         listed[env].update(info)
     for env, info in unpack_infos(list(blocks)):
-        listed[env].update(info)
+        if listed[env]:
+            listed[env].update(info)
+        else:
+            listed[env] = info  # unpacked just now, so nobody else's
     return listed
