@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Sequence
@@ -37,13 +38,21 @@ class Doorbell:
         self._poll = select.poll()
         self._signals: Signals | None = None
         self._patience = Patience(0.0)
+        self._yields = False
         for shard in shards:
             self.add(shard)
 
-    def use(self, signals: Signals, patience: Patience) -> None:
-        """Look at signals too; those of any worker tell all of them that the caller sleeps."""
+    def use(self, signals: Signals, patience: Patience, *, yields: bool) -> None:
+        """Look at signals too; those of any worker tell all of them that the caller sleeps.
+
+        Args:
+            signals: of one of the workers.
+            patience: how long to look.
+            yields: whether to offer the core to others between looks.
+        """
         self._signals = signals
         self._patience = patience
+        self._yields = yields
 
     def drop_signals(self) -> None:
         """Let go of the arena."""
@@ -81,6 +90,8 @@ class Doorbell:
                     start, until = now, now + self._patience.bound
                 if now >= until or not shard.owes_answer or shard.has_answered():
                     return False
+                if self._yields:
+                    os.sched_yield()
         if self._signals is not None:
             self._patience.note(time.perf_counter() - start if start else 0.0)
         return True
@@ -119,6 +130,8 @@ class Doorbell:
                 return ready
             if time.perf_counter() >= until:
                 return []
+            if self._yields:
+                os.sched_yield()
 
     def _answered(self) -> list[Ready]:
         return [

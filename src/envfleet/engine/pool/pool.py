@@ -80,8 +80,7 @@ class Pool:
         before, self._arena = self._arena, arena
         if arena.terms.signals:
             words = shared_array(arena.layout.signals, arena.memory)
-            patience = Patience(0.0 if arena.terms.crowded else LONGEST)
-            self._bell.use(Signals(words, 0), patience)
+            self._bell.use(Signals(words, 0), Patience(LONGEST), yields=arena.terms.crowded)
         for shard in self.shards:
             try:
                 self._attach(shard, arena)
@@ -436,7 +435,7 @@ class Pool:
             self._bell = Doorbell([shard for shard in self.shards if not shard.is_over])
             if self._arena is not None and self._arena.terms.signals:
                 words = shared_array(self._arena.layout.signals, self._arena.memory)
-                self._bell.use(Signals(words, 0), Patience(0.0))
+                self._bell.use(Signals(words, 0), Patience(0.0), yields=False)
         try:
             return shut_down(self, self._bell, timeout, terminate=terminate)
         except Exception:
