@@ -5,7 +5,8 @@ python benchmarks/xuance_engines.py
 The plain way comes twice: its worker knows one reset, that of all its envs, so that the end of one
 episode cuts those of the group; and as it should be, with a reset of one env, still a round trip
 each. All run the same Gym_Env envs and take turns, in another order each round. Figures are medians
-of the rounds.
+of the rounds. The last row is the ceiling of any engine that steps these groups in lock step:
+groups that run by themselves, in a process each; a step takes as long as the slower of them.
 """
 
 from __future__ import annotations
@@ -118,6 +119,56 @@ def _groups(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
+class Ceiling:
+    """Groups of envs that nobody asks: what lock step leaves if asking and telling cost nothing."""
+
+    def __init__(self, env_fns: Sequence[Callable[[], Any]], in_series: int) -> None:
+        self.num_envs = len(env_fns)
+        start: Any = multiprocessing.get_context("spawn")
+        self.remotes = []
+        for group in _groups(env_fns, in_series):
+            ours, theirs = start.Pipe()
+            start.Process(target=loop, args=(theirs, cloudpickle.dumps(group)), daemon=True).start()
+            theirs.close()
+            self.remotes.append(ours)
+
+    def run(self, seconds: float) -> float:
+        """Env steps per second, if each step of all groups had begun together."""
+        for remote in self.remotes:
+            remote.send(seconds)
+        times = [remote.recv() for remote in self.remotes]
+        steps = min(map(len, times))
+        slowest = np.max([each[:steps] for each in times], axis=0)
+        return float(self.num_envs / slowest.mean())
+
+    def close(self) -> None:
+        """Hang up."""
+        for remote in self.remotes:
+            remote.close()
+
+
+def loop(remote: Connection, factories: bytes) -> None:
+    """Step some envs by themselves as long as the caller says, and send the time of each step."""
+    envs = [factory() for factory in cloudpickle.loads(factories)]
+    for env in envs:
+        env.reset()
+    actions = [[env.action_space.sample() for env in envs] for _ in range(500)]
+    while True:
+        try:
+            seconds = remote.recv()
+        except EOFError:
+            return
+        times: list[float] = []
+        end = time.perf_counter() + seconds
+        while (begin := time.perf_counter()) < end:
+            for env, action in zip(envs, actions[len(times) % 500], strict=True):
+                _, _, terminated, truncated, _ = env.step(action)
+                if terminated or truncated:
+                    env.reset()
+            times.append(time.perf_counter() - begin)
+        remote.send(times)
+
+
 def run(envs: Any, actions: Sequence[Any], seconds: float) -> float:
     """Env steps per second."""
     begin = now = time.perf_counter()
@@ -149,14 +200,17 @@ def main() -> None:
     space = engines["SubprocVecEnv_Gym"].action_space
     space.seed(0)
     actions = [np.array([space.sample() for _ in env_fns]) for _ in range(500)]
-    rates: dict[str, list[float]] = {name: [] for name in engines}
+    ceiling, most = Ceiling(env_fns, asked.in_series), "the ceiling of lock step"
+    ceiling.run(0.5)
+    rates: dict[str, list[float]] = {name: [] for name in [*engines, most]}
     for envs in engines.values():
         envs.reset()
         run(envs, actions, 0.5)  # warms up
     for number in range(asked.rounds):
         for name in random.Random(number).sample(list(engines), len(engines)):
             rates[name].append(run(engines[name], actions, asked.seconds))
-    for envs in engines.values():
+        rates[most].append(ceiling.run(asked.seconds))
+    for envs in [*engines.values(), ceiling]:
         envs.close()
     print(
         f"| {asked.env_id}, {asked.num_envs} envs, {asked.in_series} in series | steps/s | times |"

@@ -40,6 +40,15 @@ class InfoBlock:
     def __reduce__(self) -> tuple[Any, ...]:
         return InfoBlock, (self.env_ids, self.columns, self.native)
 
+    def infos(self) -> list[dict[str, Any]]:
+        """What each env told, in new dicts."""
+        keys = tuple(self.columns)
+        if not keys:
+            return [{} for _ in self.env_ids]
+        return [
+            dict(zip(keys, row, strict=True)) for row in zip(*map(self.values, keys), strict=True)
+        ]
+
     def values(self, key: str) -> list[Any]:
         """The values of one key as the envs gave them."""
         column = self.columns[key]
@@ -70,6 +79,14 @@ class NumberBlock:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _number_block, (self.env_ids, self.keys, self.kinds, self.matrix.tobytes())
+
+    def infos(self) -> list[dict[str, Any]]:
+        """What each env told, in new dicts."""
+        columns = [
+            column if kind is float else map(kind, column)
+            for kind, column in zip(self.kinds, self.matrix.T.tolist(), strict=True)
+        ]
+        return [dict(zip(self.keys, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def spread(self) -> InfoBlock:
         """The same infos in columns, each of its own type."""
@@ -181,11 +198,8 @@ def _pack(kinds: set[type], values: tuple[Any, ...]) -> Array | None:
 def unpack_infos(blocks: Sequence[Block]) -> list[Entry]:
     """The infos that were packed, ordered by env; the dicts are new ones."""
     entries: list[Entry] = []
-    for block in map(_spread, blocks):
-        keys = tuple(block.columns)
-        rows = zip(*map(block.values, keys), strict=True) if keys else ((),) * len(block.env_ids)
-        infos = [dict(zip(keys, row, strict=True)) for row in rows]
-        entries += zip(block.env_ids, infos, strict=True)
+    for block in blocks:
+        entries += zip(block.env_ids, block.infos(), strict=True)
     if len(blocks) > 1:
         entries.sort(key=itemgetter(0))
     return entries
