@@ -47,6 +47,7 @@ ENGINE_LAYERS = [
     "arena",
     "failures",
     "messages",
+    "arrivals",
     "shard",
     "worker",
     "local",

@@ -27,6 +27,7 @@ from envfleet.errors import (
 from envfleet.vector.atari import make_atari
 from envfleet.vector.make import make
 from envfleet.vector.native.engine import NativeVectorEnv
+from envfleet.vector.partial import Batch
 from envfleet.vector.process import ProcessVectorEnv
 from envfleet.vector.serial import SerialVectorEnv
 
@@ -38,6 +39,7 @@ if _typing.TYPE_CHECKING:
     from envfleet.rollout.evaluate import EvaluationResult, evaluate
 
 __all__ = [
+    "Batch",
     "Collector",
     "EnvError",
     "EnvHost",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 import gymnasium
 
 from envfleet.engine.arena.arena import Arena
-from envfleet.engine.messages import PLAIN_STEP, Command, Outcome, Step
+from envfleet.engine.arrivals import Arrivals
+from envfleet.engine.messages import PLAIN_STEP, Ask, Command, Outcome, Step
 from envfleet.engine.shard import Shard
 from envfleet.engine.worker.server import Job, ShardServer
 
@@ -23,6 +24,7 @@ class LocalShard(Shard):
     """
 
     is_ready = True
+    takes_rows = True
 
     def __init__(self, index: int, env_ids: range, job: Job, *, is_share: bool) -> None:
         """Own these envs: all of a fleet, or the caller's share of one (``is_share``)."""
@@ -50,9 +52,10 @@ class LocalShard(Shard):
         self._todo = command if prepared is None else prepared
         self.has_work = True
 
-    def attach(self, arena: Arena) -> None:
+    def attach(self, arena: Arena, arrivals: Arrivals) -> None:
         """Have this arena used from the next ``work`` on."""
         self.outcome = None
+        self._arrivals = arrivals
         self._todo = arena
         self.has_work = True
 
@@ -90,6 +93,36 @@ class LocalShard(Shard):
         """Forget what was asked, and what came of it."""
         self._todo = self.outcome = None
         self.has_work = False
+
+    # Envs that are asked one by one
+
+    def prepare_ask(self, ask: Ask) -> Ask:
+        """An ask whose actions belong to the envs."""
+        return replace(ask, payload=deepcopy(ask.payload))
+
+    def ask(self, prepared: Ask | None = None) -> None:
+        """Have envs move in ``take_turn``."""
+        if prepared is None:
+            self._server.turns.look()
+        else:
+            self._server.turns.add(prepared)
+
+    @property
+    def owes_reports(self) -> bool:
+        """Whether an env waits for its turn."""
+        return self._server.has_turns
+
+    def take_turn(self, most: int, among: Container[int] | None) -> bool:
+        """Let the next envs move, quick ones together."""
+        report = self._server.turns.take(most, among) if self._server.has_turns else None
+        if report is not None:
+            self._arrivals.take(self._server.with_rows(report))
+            self._server.turns.end()
+        return report is not None
+
+    def torn_turns(self) -> list[int]:
+        """The envs that an interrupt has kept from reporting."""
+        return self._server.turns.torn() if self._server.has_arena else []
 
     def terminate(self) -> None:
         """Close the envs, if they are not: there is no process to end."""

@@ -5,15 +5,19 @@ step without loose actions and an outcome with nothing to tell, have no body at 
 in the arena.
 
 Commands name their envs. For ``Step`` None means all envs of the shard, the fast case.
+
+Beside commands, which a shard answers as a whole, envs may be asked one by one (``Ask``); each
+reports itself when it is done (``Report``), whatever the others do. The highest bit of a message's
+number tells these two from commands and outcomes.
 """
 
 from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias, cast
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
 from envfleet.engine.arena.arena import Terms
 from envfleet.engine.arena.layout import Layout
@@ -24,6 +28,8 @@ from envfleet.engine.rules.seeding import ResetPlan
 from envfleet.engine.rules.spaces import Array
 
 _NUMBER = struct.Struct("<Q")
+_BY_ENV = 1 << 63
+"""Marks messages of single envs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +220,89 @@ class Outcome:
         return not (told or carried)
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Step or reset some envs, each by itself; numbers are those of the arena's ``asked``."""
+
+    env_ids: list[int]
+    numbers: list[int]
+    payload: Any
+    """A ``ResetPlan``, or the loose actions: a list of values per env. In bytes on the way to
+    another process, so that whose it is can be told where it does not unpickle."""
+
+    @property
+    def title(self) -> str:
+        """How messages name it."""
+        return "reset" if isinstance(self.payload, ResetPlan) else "step"
+
+    def opened(self) -> list[Any]:
+        """The payload by env: a plan, or loose actions; raises what unpickling raises."""
+        payload = pickle.loads(self.payload) if isinstance(self.payload, bytes) else self.payload
+        if isinstance(payload, ResetPlan):
+            return payload.singly()
+        return list(payload)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What some envs answered to what each was asked, as far as it is not in the arena.
+
+    The rows of ``outcome`` (``loose``, ``observations``, ``final_observations``) are those of
+    ``env_ids``, in that order.
+    """
+
+    env_ids: list[int]
+    numbers: list[int]
+    stamp: float
+    outcome: Outcome
+
+    def tellers(self) -> set[int]:
+        """The envs that told more than their rows."""
+        outcome = self.outcome
+        if outcome is SILENT or outcome is ENDED:
+            return set()
+        if outcome.loose:
+            return set(self.env_ids)
+        told = {env for env, _ in outcome.infos}
+        told.update(env for env, _ in outcome.final_objects)
+        told.update(failure.env for failure in outcome.failures)
+        return told
+
+    def part(self, env_ids: Container[int]) -> Report:
+        """What these of its envs answered, all of what was told being theirs."""
+        chosen = [k for k, env in enumerate(self.env_ids) if env in env_ids]
+        if len(chosen) == len(self.env_ids):
+            return self
+        return Report(
+            [self.env_ids[k] for k in chosen],
+            [self.numbers[k] for k in chosen],
+            self.stamp,
+            self.outcome,
+        )
+
+
+class Told(NamedTuple):
+    """What one env told beside its rows, in answer to what it was asked with this number."""
+
+    number: int
+    info: dict[str, Any]
+    loose: list[Any] | None = None
+    final_objects: list[Any] | None = None
+
+
+def told_by(report: Report) -> dict[int, Told]:
+    """A report by env; failures and rows are left out."""
+    outcome = report.outcome
+    outcome.unpack()
+    infos, finals = dict(outcome.infos), dict(outcome.final_objects)
+    nothing: list[list[Any] | None] = [None] * len(report.env_ids)
+    loose: Sequence[list[Any] | None] = outcome.loose or nothing
+    return {
+        env: Told(number, infos.get(env, {}), values, finals.get(env))
+        for env, number, values in zip(report.env_ids, report.numbers, loose, strict=True)
+    }
+
+
 PLAIN_STEP = Step()
 """A step of all envs that carries nothing: its actions are in the arena."""
 ANNOUNCED_STEP = bytes(_NUMBER.size)
@@ -244,6 +333,39 @@ def encode_outcome(number: int, outcome: Outcome) -> bytes:
         return _NUMBER.pack(number)
     outcome.info_blocks()
     return _NUMBER.pack(number) + dumps(outcome, by_reference=True)
+
+
+def encode_ask(ask: Ask, serial: int, *, by_reference: bool) -> bytes:
+    """An ask as a message; raises what pickling its payload raises."""
+    ask = replace(ask, payload=dumps(ask.payload, by_reference=by_reference))
+    return _NUMBER.pack(_BY_ENV | serial) + pickle.dumps(ask)
+
+
+def encode_report(report: Report, serial: int) -> bytes:
+    """A report as a message; raises what pickling what envs told raises."""
+    report.outcome.info_blocks()
+    return _NUMBER.pack(_BY_ENV | serial) + dumps(report, by_reference=True)
+
+
+LOOK = _NUMBER.pack(_BY_ENV)
+"""A message that only wakes the other side: there is something to be seen in the arena."""
+
+
+def is_by_env(data: bytes | bytearray) -> bool:
+    """Whether a message is an ask, a report or ``LOOK``."""
+    return number_of(data) >= _BY_ENV
+
+
+def serial_of(data: bytes | bytearray) -> int:
+    """The serial number of an ask or report, among those on its wire."""
+    return number_of(data) & ~_BY_ENV
+
+
+def decode_by_env(data: bytes | bytearray) -> Any:
+    """The ask or report in these bytes, None for ``LOOK``; raises what unpickling raises."""
+    if len(data) == _NUMBER.size:
+        return None
+    return pickle.loads(memoryview(data)[_NUMBER.size :])
 
 
 def number_of(data: bytes | bytearray) -> int:

@@ -7,12 +7,13 @@ shards; what it does with them (``Pool``) is the same for every kind.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from envfleet.engine.arena.arena import Arena
-from envfleet.engine.messages import Command, Outcome
+from envfleet.engine.arrivals import Arrivals
+from envfleet.engine.messages import Ask, Command, Outcome
 from envfleet.errors import WorkerDied
 
 
@@ -23,6 +24,9 @@ class Shard(ABC):
     command obeyed, and ``outcome`` is None until its answer has come. Posting again before that is
     allowed once the answer was given up (``abandon``): the shard drops it when it comes, and no
     answer is ever taken for that to another command.
+
+    Beside that its envs may be asked one by one (``ask``), whatever command there is; each reports
+    itself (``Arrivals``) when it is done, and a command is obeyed between two such turns.
 
     Methods that talk to another process raise ``WorkerDied`` where it is gone.
     """
@@ -51,8 +55,8 @@ class Shard(ABC):
         """Have a command obeyed, unless it is over; ``PLAIN_STEP`` need not be prepared."""
 
     @abstractmethod
-    def attach(self, arena: Arena) -> None:
-        """Post the command to use this arena from now on."""
+    def attach(self, arena: Arena, arrivals: Arrivals) -> None:
+        """Post the command to use this arena from now on; reports go to these arrivals."""
 
     @property
     @abstractmethod
@@ -102,6 +106,48 @@ class Shard(ABC):
     @abstractmethod
     def settle(self) -> None:
         """Find a known state after an exception from a signal handler; the answer is given up."""
+
+    # Envs that are asked one by one, beside commands, and report themselves to the arrivals
+
+    takes_rows: bool = False
+    """Whether it sees in the arena which envs are asked, where actions' rows are all there is."""
+
+    @abstractmethod
+    def prepare_ask(self, ask: Ask) -> Any:
+        """What ``ask`` needs; all that can be wrong with it is raised here."""
+
+    @abstractmethod
+    def ask(self, prepared: Any = None) -> None:
+        """Have envs take their turn: those of an ask, or those whose rows say so (None).
+
+        To ask the same again, after an interrupt, does no harm.
+        """
+
+    @property
+    @abstractmethod
+    def owes_reports(self) -> bool:
+        """Whether an env that was asked has yet to report itself."""
+
+    def has_reports(self) -> bool:
+        """Whether memory shows that reports are on the way; ``progress`` takes them."""
+        return False
+
+    def reports(self) -> int:
+        """A number that grows with every report that has come or can be seen to be coming."""
+        return 0
+
+    def take_turn(self, most: int, among: Container[int] | None) -> bool:  # noqa: ARG002
+        """Let some of the envs that live here move, if any of them waits for its turn.
+
+        Args:
+            most: how many may move.
+            among: the envs that may; None is all.
+        """
+        return False
+
+    def torn_turns(self) -> list[int]:
+        """The envs whose turn an interrupt has torn here, each told once."""
+        return []
 
     # Ending
 

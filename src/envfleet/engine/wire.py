@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import errno
 import fcntl
+import select
 import socket
 import struct
 import termios
@@ -114,6 +115,20 @@ class Wire:
             EOFError: the other end is closed.
             OSError: so it is, with something left unread.
         """
+        message = self.peek()
+        if message is not None:
+            self.drop()
+        return message
+
+    def drop(self) -> None:
+        """Go on to the message behind the one that ``peek`` has shown."""
+        self._incoming = _length_to_come()
+
+    def peek(self) -> bytearray | None:
+        """As ``receive``, but the message stays the next one until ``drop``.
+
+        An interrupt between the two loses nothing.
+        """
         while True:
             buffer, got, is_body = self._incoming
             while got < len(buffer):
@@ -130,9 +145,14 @@ class Wire:
                 self._incoming = buffer, got, is_body
                 self.is_garbled = False
             if is_body:
-                self._incoming = _length_to_come()
                 return buffer
             self._incoming = bytearray(*_LENGTH.unpack(buffer)), 0, True
+
+    def has_something(self) -> bool:
+        """Whether there is something to be received now."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def receive_descriptor(self) -> int:
         """The descriptor that follows the last message; the caller of this closes it.

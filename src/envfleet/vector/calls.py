@@ -81,7 +81,6 @@ class EnvCalls(ShardedEnv[ObsType, ActType], Generic[ObsType, ActType]):
         kwargs: dict[str, Any],
     ) -> None:
         self._assert_is_running()
-        self._call.refuse_another("call_async")
         if name in _OWN_METHODS:
             raise ValueError(
                 f"Trying to call function `{name}` with `call`, use `{name}` directly instead."
@@ -92,6 +91,7 @@ class EnvCalls(ShardedEnv[ObsType, ActType], Generic[ObsType, ActType]):
                 f"{type(name).__name__}"
             )
         ids = self._check_env_ids(env_ids)
+        self._call.refuse_another("call_async", env_ids=ids)
         self._post_call({i: Call(part, name, args, kwargs) for i, part in self._split(ids)}, ids)
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
@@ -128,7 +128,7 @@ class EnvCalls(ShardedEnv[ObsType, ActType], Generic[ObsType, ActType]):
         self._assert_is_running()
         ids = self._check_env_ids(range(self.num_envs) if env_ids is None else env_ids)
         value_of = dict(zip(ids, _one_value_each(values, len(ids)), strict=True))
-        self._call.refuse_another("set_attr")
+        self._call.refuse_another("set_attr", env_ids=ids)
         commands = {
             i: SetAttr(part, name, [value_of[env] for env in part]) for i, part in self._split(ids)
         }

@@ -15,7 +15,7 @@ from envfleet.engine.rules.actions import action_columns
 from envfleet.engine.rules.autoreset import check_steppable, refuse_interrupted
 from envfleet.engine.rules.seeding import env_seeds, plan_reset
 from envfleet.engine.rules.spaces import Structure
-from envfleet.vector.calls import EnvCalls
+from envfleet.vector.partial import EnvIds, PartialBatches
 
 _IDLE = AsyncState.DEFAULT
 StepResult = tuple[
@@ -23,7 +23,7 @@ StepResult = tuple[
 ]
 
 
-class Fleet(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
+class Fleet(PartialBatches[ObsType, ActType], Generic[ObsType, ActType]):
     """What every engine can do: reset, step and call the envs of its shards, and close them.
 
     Rewards, flags and infos are always the caller's own. Observations are too with ``copy=True``;
@@ -46,19 +46,24 @@ class Fleet(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
         *,
         seed: int | list[int | None] | None = None,
         options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
+        env_ids: EnvIds | None = None,
     ) -> tuple[ObsType, dict[str, Any]]:
-        """Reset all envs, or those of ``options["reset_mask"]``.
+        """Reset all envs, or those of ``options["reset_mask"]``, or those of ``env_ids``.
 
         After a time-out it waits for the late envs first and drops what they answer.
 
         Args:
-            seed: env ``i`` gets ``seed + i``, or entry ``i`` of a list.
+            seed: env ``i`` gets ``seed + i``, or its entry of a list with one per env.
             options: for every env, or a list with one dict per env.
+            env_ids: the envs to reset; lists have an entry for each of these, in their order.
 
         Returns:
-            The observations of all envs, and the infos of those that were reset.
+            The observations of all envs, and the infos of those that were reset; with ``env_ids``
+            a row for each of these, in their order.
         """
         try:
+            if env_ids is not None:
+                return self._reset_some(env_ids, seed, options)
             self.reset_async(seed=seed, options=options)
             return self.reset_wait()
         except Exception as error:  # noqa: BLE001 - raised again
@@ -77,7 +82,7 @@ class Fleet(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
         """
         self._assert_is_running()
         seeds = env_seeds(seed, self.num_envs)
-        if not self._call.is_late:
+        if not self._call.is_late or self._call.flow.is_active:
             # Gymnasium's text has no full stop here, and has one everywhere else.
             self._call.refuse_another("reset_async", end="")
         plan = plan_reset(seeds, options, self.num_envs)
@@ -112,14 +117,20 @@ class Fleet(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
 
     # Step
 
-    def step(self, actions: ActType) -> StepResult[ObsType]:
-        """Step every env once, or reset it where next-step autoreset is due.
+    def step(self, actions: ActType, env_ids: EnvIds | None = None) -> StepResult[ObsType]:
+        """Step every env once, or those of ``env_ids``; or reset it where autoreset is due.
+
+        With ``env_ids`` there is an action, and a row of what is returned, for each of these envs,
+        in their order.
 
         Raises:
             ResetNeeded: an env waits for ``reset``; no env was stepped.
-            TypeError, ValueError: the actions do not fit the action space; no env was stepped.
+            TypeError, ValueError: the actions do not fit the action space, or there are no such
+                envs; no env was stepped.
         """
         try:
+            if env_ids is not None:
+                return cast("StepResult[ObsType]", self._step_some(actions, env_ids))
             self.step_async(actions)
             return self.step_wait()
         except Exception as error:  # noqa: BLE001 - raised again
@@ -138,7 +149,7 @@ class Fleet(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
             self._assert_is_open()
         call, structure, views = self._call, self._action_structure, self._results.views
         call.check()
-        if call.kind is not _IDLE:
+        if call.kind is not _IDLE or call.flow.is_active:
             call.refuse_another("step_async")
         columns = action_columns(structure, actions, self.num_envs)
         if call.interrupted:

@@ -12,6 +12,7 @@ moment: whatever changes more than one thing sets ``pool.in_doubt`` before and c
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import NoReturn
 
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
@@ -21,6 +22,7 @@ from envfleet.engine.interrupts import is_interrupt
 from envfleet.engine.messages import ENDED
 from envfleet.engine.pool.deadline import Deadline
 from envfleet.engine.pool.doorbell import PULSE
+from envfleet.engine.pool.flow import Flow, Ids
 from envfleet.engine.pool.pool import Pool
 from envfleet.engine.restart.mending import Mender
 from envfleet.errors import WaitTimeout, WorkerDied, name_envs
@@ -42,6 +44,8 @@ class PendingCall:
 
     def __init__(self, pool: Pool, step_timeout: float | None) -> None:
         self.pool = pool
+        self.flow = Flow(pool, step_timeout)
+        """The envs that are asked one by one."""
         self.kind = _IDLE
         self.is_late = False
         self.interrupted: set[int] = set()
@@ -73,8 +77,23 @@ class PendingCall:
             pool.settle()
             pool.check()
 
-    def refuse_another(self, method: str, end: str = ".") -> None:
-        """Raise ``AlreadyPendingCallError`` while a call is pending."""
+    def refuse_another(
+        self, method: str, end: str = ".", env_ids: Sequence[int] | Ids | None = None
+    ) -> None:
+        """Raise ``AlreadyPendingCallError`` while a call is pending, or an env is outstanding.
+
+        ``env_ids`` are the envs that it is about, None being all.
+        """
+        if self.flow.is_active:
+            self.flow.deliver()
+            busy = self.flow.busy(env_ids)
+            if len(busy):
+                raise AlreadyPendingCallError(
+                    f"Calling `{method}` while envs {name_envs(busy.tolist())} are outstanding: "
+                    "`send` has asked them and `recv` has not received them yet. Receive them "
+                    "first; envs that are not outstanding may be asked by their `env_ids`.",
+                    "recv",
+                )
         if self.kind is not _IDLE:
             pending = self.kind.value
             raise AlreadyPendingCallError(
@@ -187,7 +206,10 @@ class PendingCall:
             pool.check_open()
             if self.mender is None:
                 raise death
-            self.mender.replace(death, self.kind)
+            if self.flow.is_active:
+                self.mender.replace_in_flow(death, self.flow)
+            else:
+                self.mender.replace(death, self.kind)
             if self.kind is AsyncState.WAITING_CALL:
                 self._death_in_call = death
 

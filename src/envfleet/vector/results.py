@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.engine.arena.views import Views
 from envfleet.engine.infos.listing import list_infos
-from envfleet.engine.infos.packing import Block, InfoBlock, join_infos
-from envfleet.engine.messages import Outcome
+from envfleet.engine.infos.packing import Block, Entry, InfoBlock, join_infos, pack_infos
+from envfleet.engine.messages import Outcome, Told
 from envfleet.engine.rules.spaces import Array, Structure
 
 Answers = Sequence[tuple[range, Outcome]]
@@ -77,21 +77,53 @@ class Results:
         observations = self.observations(copy=self._copy)
         return observations, views.rewards.copy(), terminated, truncated, infos
 
-    def observations(self, *, copy: bool) -> Any:
-        """The current observations of the whole fleet."""
+    def of_envs(self, env_ids: Array, told: Mapping[int, Told]) -> StepArrays:
+        """What these envs have answered, a row each; infos are over these rows."""
+        views = self.views
+        terminated, truncated = views.terminated[env_ids], views.truncated[env_ids]
+        entries: list[Entry] = []
+        if told:
+            for k, env in enumerate(env_ids.tolist()):
+                if (one := told.get(env)) is not None:
+                    if one.loose is not None:
+                        self.loose[env] = one.loose
+                    if one.info:
+                        entries.append((k, one.info))
+        final: list[Block] = []
+        if self.same_step and len(ended := np.flatnonzero(terminated | truncated)):
+            column = []
+            for env in env_ids[ended].tolist():
+                objects = told[env].final_objects if env in told else None
+                column.append(self._final_observation(env, objects or ()))
+            final = [InfoBlock(ended.tolist(), {"final_obs": column}, frozenset())]
+        count, infos = len(env_ids), cast("Any", {})
+        if self._lists:
+            infos = list_infos(entries, final, count)
+        elif entries or final:
+            infos = join_infos([*pack_infos(entries), *final], count)
+        observations = self.observations(copy=self._copy, env_ids=env_ids)
+        return observations, views.rewards[env_ids], terminated, truncated, infos
+
+    def observations(self, *, copy: bool, env_ids: Array | None = None) -> Any:
+        """The current observations of the whole fleet, or of some envs; those are always copies."""
         structure = self._structure
-        if structure.flat:
-            column = self.views.observations[0]
+
+        def pick(column: Array) -> Array:
+            if env_ids is not None:
+                return column[env_ids]
             return column.copy() if copy else column
+
+        if structure.flat:
+            return pick(self.views.observations[0])
         columns, loose = iter(self.views.observations), iter(range(len(structure.loose)))
+        rows = self.loose if env_ids is None else [self.loose[env] for env in env_ids.tolist()]
         values: list[Any] = []
         for leaf in structure.leaves:
             if leaf.fixed:
-                column = next(columns)
-                values.append(column.copy() if copy else column)
+                values.append(pick(next(columns)))
             else:
                 position = next(loose)
-                each = tuple(row[position] for row in self.loose)
+                each = tuple(row[position] for row in rows)
                 values.append(leaf.batch(deepcopy(each) if copy else each))
         return structure.join(values)
 

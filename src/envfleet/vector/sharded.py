@@ -119,6 +119,7 @@ class ShardedEnv(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, Act
             same_step=terms.keeps_final,
         )
         self._pool.attach(arena)
+        self._call.flow.follow(self._pool.arrivals)
         if self._call.mender is not None:
             self._call.mender.history.follow(arena.views, self._results.loose)
 
@@ -188,6 +189,7 @@ class ShardedEnv(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, Act
         self.closed = True
         failures = self._let_go(timeout, terminate=terminate)
         self._results.detach()
+        self._call.flow.detach()
         if self._call.mender is not None:
             self._call.mender.history.detach()
         self._has_let_go = True

@@ -39,6 +39,9 @@ class Layout:
     truncated: Column
     failed: Column
     infos: Column
+    asked: Column
+    done: Column
+    stamps: Column
     signals: Column
     """Not per env: a row for the caller and one per worker."""
 
@@ -73,6 +76,8 @@ def plan_layout(
     truncated = place((), np.dtype(np.bool_))
     failed = place((), np.dtype(np.bool_))
     infos = place((ROOM,), np.dtype(np.float64))
+    asked, done = (place((), np.dtype(np.uint64)) for _ in range(2))
+    stamps = place((), np.dtype(np.float64))
     columns = place_all(actions), place_all(observations), place_all(observations if final else ())
     return Layout(
         size=max(end, ALIGNMENT),
@@ -84,5 +89,8 @@ def plan_layout(
         truncated=truncated,
         failed=failed,
         infos=infos,
+        asked=asked,
+        done=done,
+        stamps=stamps,
         signals=signals,
     )

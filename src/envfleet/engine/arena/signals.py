@@ -24,10 +24,13 @@ CAN_SPIN = platform.machine().lower() in ("x86_64", "amd64")
 
 LINE = 8
 """Words per cache line; every signal has a line of its own."""
-WORDS = 4 * LINE
+WORDS = 6 * LINE
 """Words per worker."""
 _POSTED, _ANSWERED, _WORKER_SLEEPS, _TAKEN = 0, LINE, 2 * LINE, 3 * LINE
 _TOLD = _ANSWERED + 1
+_ASKS, _REPORTED = 4 * LINE, 5 * LINE
+_ASKS_ON_WIRE, _MESSAGES = _ASKS + 1, _REPORTED + 1
+_TARGET = 1  # in the caller's row
 
 # What an answer says that is on no wire; plain numbers, for combining flags of an enum takes 1 us.
 INFOS_ON_BOARD = 1
@@ -42,6 +45,8 @@ class Sleep(IntEnum):
     NOT = 0
     FOR_ANY = 1
     FOR_ALL = 2
+    FOR_SOME = 3
+    """When envs have reported themselves so many times, over all workers."""
 
 
 class Signals:
@@ -92,7 +97,7 @@ class Signals:
             pass
         sleeps = self._caller[0]
         if sleeps != Sleep.FOR_ALL:
-            return sleeps != Sleep.NOT
+            return sleeps == Sleep.FOR_ANY
         return all(words[_POSTED] >> 1 == words[_ANSWERED] >> 1 for words in self._everybody)
 
     def answered(self) -> int:
@@ -102,6 +107,56 @@ class Signals:
     def told(self) -> int:
         """What the last announced answer says, in flags."""
         return self._words[_TOLD]
+
+    # Envs that are asked, and report themselves, one by one
+
+    def ask(self, on_wire: int) -> bool:
+        """Announce that envs are asked; True if the worker sleeps and must be woken by wire.
+
+        ``on_wire`` is how many asks there have been on the wire.
+        """
+        self._words[_ASKS_ON_WIRE] = on_wire
+        self._words[_ASKS] += 1
+        with _barrier:
+            pass
+        return bool(self._words[_WORKER_SLEEPS])
+
+    def asks(self) -> int:
+        """How often envs were asked."""
+        return self._words[_ASKS]
+
+    def asks_on_wire(self) -> int:
+        """How many of these asks are on the wire."""
+        return self._words[_ASKS_ON_WIRE]
+
+    def report(self, envs: int, messages: int) -> bool:
+        """Announce that envs have reported; True if the caller sleeps and must be woken by wire.
+
+        ``messages`` is how many of their reports there have been on the wire. A caller that waits
+        for so many envs is woken when there are so many: of workers that report at the same time,
+        at least one sees that.
+        """
+        self._words[_MESSAGES] = messages
+        self._words[_REPORTED] += envs
+        with _barrier:
+            pass
+        sleeps = self._caller[0]
+        if sleeps == Sleep.FOR_SOME:
+            return self.reported() >= self._caller[_TARGET]
+        return sleeps == Sleep.FOR_ANY
+
+    def reported(self) -> int:
+        """How often envs have reported themselves, over all workers."""
+        return sum([words[_REPORTED] for words in self._everybody])
+
+    def messages(self) -> int:
+        """How many messages of this worker's envs there have been on the wire."""
+        return self._words[_MESSAGES]
+
+    def caller_sleeps_until(self, reported: int) -> None:
+        """The caller is about to wait for so many reports, and must look once more."""
+        self._caller[_TARGET] = reported
+        self.caller_sleeps(Sleep.FOR_SOME)
 
     def caller_sleeps(self, sleeps: Sleep) -> None:
         """The caller is about to wait, and must look once more; or has woken up."""

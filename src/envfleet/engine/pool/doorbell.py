@@ -120,6 +120,34 @@ class Doorbell:
         self._patience.note(time.perf_counter() - start)
         return ready
 
+    def reported(self) -> int:
+        """How often envs have reported themselves, one by one, where signals tell."""
+        return 0 if self._signals is None else self._signals.reported()
+
+    def wait_for_reports(self, deadline: Deadline, target: int) -> list[Ready]:
+        """Wait until ``reported`` is at least this, or until there is something on a wire.
+
+        Nothing is changed here, so that an interrupted wait may be repeated.
+        """
+        signals = self._signals
+        if signals is None:
+            return self._sleep(deadline)
+        start = now = time.perf_counter()
+        left, bound = deadline.left(), self._patience.bound
+        until = start + (bound if left is None else min(left, bound))
+        ready: list[Ready] = []
+        while signals.reported() < target and now < until:
+            now = time.perf_counter()
+        if signals.reported() < target:
+            signals.caller_sleeps_until(target)
+            try:
+                if signals.reported() < target:
+                    ready = self._sleep(deadline)
+            finally:
+                signals.caller_sleeps(Sleep.NOT)
+        self._patience.note(time.perf_counter() - start)
+        return ready
+
     def _look(self, start: float, deadline: Deadline) -> list[Ready]:
         """Look at the signals without sleeping."""
         bound = self._patience.bound
@@ -150,7 +178,7 @@ class Doorbell:
             if answered := self._answered():
                 return answered
             for shard in self._by_fd.values():
-                if shard.owes_answer and shard.has_ended():
+                if (shard.owes_answer or shard.owes_reports) and shard.has_ended():
                     return [(shard, Ring.END)]
             if left is not None and left <= pause:
                 return []

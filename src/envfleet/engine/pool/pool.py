@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from gymnasium.error import ClosedEnvironmentError
 
 from envfleet.engine.arena.arena import Arena
 from envfleet.engine.arena.signals import Signals, Sleep
 from envfleet.engine.arena.views import shared_array
+from envfleet.engine.arrivals import Arrivals
 from envfleet.engine.failures import Failure, raise_first
 from envfleet.engine.interrupts import held_signals, is_interrupt
 from envfleet.engine.messages import ENDED, PLAIN_STEP, SILENT, Command, Outcome
@@ -48,6 +50,7 @@ class Pool:
         self._talking = threading.RLock()  # a signal handler may close the fleet
         self._starter = starter
         self._arena: Arena | None = None
+        self._arrivals: Arrivals | None = None
         self.shards: list[Shard] = []
         self._elsewhere: list[Shard] = []
         """Those of them that have to be waited for."""
@@ -78,12 +81,13 @@ class Pool:
         self.check()
         self.in_doubt = True
         before, self._arena = self._arena, arena
+        self._arrivals = Arrivals(arena.views)
         if arena.terms.signals:
             words = shared_array(arena.layout.signals, arena.memory)
             self._bell.use(Signals(words, 0), Patience(LONGEST), yields=arena.terms.crowded)
         for shard in self.shards:
             try:
-                self._attach(shard, arena)
+                self._attach(shard, arena, self._arrivals)
             except WorkerDied as death:
                 self._keep(death)
         if before is not None:
@@ -92,11 +96,18 @@ class Pool:
         self.raise_failures()
         self.in_doubt = False
 
-    def _attach(self, shard: Shard, arena: Arena) -> None:
+    def _attach(self, shard: Shard, arena: Arena, arrivals: Arrivals) -> None:
         with self._talking:
             self.check_open()
-            shard.attach(arena)
+            shard.attach(arena, arrivals)
             self._bell.follow(shard)
+
+    @property
+    def arrivals(self) -> Arrivals:
+        """What envs that were asked one by one have reported."""
+        if self._arrivals is None:
+            raise AssertionError("there is no arena yet")
+        return self._arrivals
 
     # Asking
 
@@ -250,6 +261,59 @@ class Pool:
             if was_sending or shard.is_sending:
                 self._bell.follow(shard)
 
+    # Envs that are asked one by one
+
+    def ask(self, index: int, prepared: object) -> None:
+        """Ask envs of one shard (see ``Shard.ask``); that it is dead, a wait for reports tells."""
+        shard = self.shards[index]
+        try:
+            with self._talking:
+                self.check_open()
+                shard.ask(prepared)
+                if shard.is_sending:
+                    self._bell.follow(shard)
+        except WorkerDied as death:
+            self._keep(death)
+
+    def hear_reports(self) -> int:
+        """Take the reports that memory shows to be on a wire; returns a mark for ``wait_reports``.
+
+        Raises:
+            FleetBroken: a worker died earlier.
+            WorkerDied: one died now.
+        """
+        self.check()
+        reported = self._bell.reported()
+        with self._fatal():
+            if self._unheard:
+                raise self._unheard.pop(0)
+            for shard in self._elsewhere:
+                if shard.has_reports():
+                    self.hear(shard, Ring.WIRE)
+        return reported
+
+    def wait_reports(self, deadline: Deadline, mark: int, count: int) -> None:
+        """Wait until so many more envs have reported than at ``mark``, or until a wire rings.
+
+        Raises as ``hear_reports``.
+        """
+        with self._fatal():
+            for shard, ring in self._bell.wait_for_reports(deadline, mark + count):
+                self.hear(shard, ring)
+
+    @contextlib.contextmanager
+    def _fatal(self) -> Iterator[None]:
+        """Note a death; closed under this call, there is no telling what fails here."""
+        try:
+            yield
+        except WorkerDied as death:
+            self.check_open()
+            self._death = death
+            raise
+        except Exception:
+            self.check_open()
+            raise
+
     def shared_outcome(self) -> Outcome | None:
         """``SILENT`` or ``ENDED`` if that is all that any shard has answered, else None."""
         found = SILENT
@@ -311,7 +375,7 @@ class Pool:
         if self._arena is None:
             raise AssertionError("there is no arena yet")
         try:
-            self._attach(shard, self._arena)
+            self._attach(shard, self._arena, self.arrivals)
             self._await(shard, None)
         except WorkerDied as death:
             self._death = death
@@ -350,7 +414,12 @@ class Pool:
         """Kill the first shard that owes an answer; returns the death that it was given."""
         late = [shard for shard in self.shards if shard.owes_answer]
         # One with a command in waiting has not even answered the one before.
-        shard = next((shard for shard in late if shard.queued is not None), late[0])
+        return self.kill(
+            next((shard for shard in late if shard.queued is not None), late[0]), reason
+        )
+
+    def kill(self, shard: Shard, reason: str) -> WorkerDied:
+        """Kill a shard that does not answer; returns the death that it was given."""
         self._death = shard.kill(reason)
         self._bell.forget(shard)
         return self._death
@@ -456,7 +525,7 @@ class Pool:
                     for shard in self.shards:
                         shard.release()
                     self._bell.drop_signals()
-                    arena, self._arena = self._arena, None
+                    arena, self._arena, self._arrivals = self._arena, None, None
                     if arena is not None:
                         arena.close()
                     self._cleared = True

@@ -18,29 +18,40 @@ over.
 from __future__ import annotations
 
 import contextlib
+import time
 from enum import IntEnum, auto
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
+import numpy as np
+
 from envfleet.engine.arena.arena import Arena
 from envfleet.engine.arena.signals import EPISODE_ENDED, INFOS_ON_BOARD, Signals
-from envfleet.engine.arena.views import shared_array
+from envfleet.engine.arena.views import Views, shared_array
+from envfleet.engine.arrivals import Arrivals
 from envfleet.engine.failures import Failure
 from envfleet.engine.infos.board import Board
 from envfleet.engine.interrupts import held_signals, raise_interrupt
 from envfleet.engine.messages import (
     ENDED,
+    LOOK,
     SILENT,
+    Ask,
     Attach,
     Close,
     Command,
     Outcome,
+    Report,
     Settle,
     Step,
+    decode_by_env,
     decode_outcome,
+    encode_ask,
     encode_command,
     encode_number,
+    is_by_env,
     number_of,
+    serial_of,
 )
 from envfleet.engine.process.watch import Watch
 from envfleet.engine.shard import Shard
@@ -107,6 +118,11 @@ class WorkerShard(Shard):
         self._in_flight = 0
         self._number = 0
         self._wanted: int | None = 0
+        self._arrivals: Arrivals | None = None
+        self._own: Views | None = None
+        """Its rows of the caller's."""
+        self._asks = self._messages = 0
+        """On the wire so far, either way."""
 
     # Asking
 
@@ -128,7 +144,7 @@ class WorkerShard(Shard):
         elif not self.is_over:
             self._queued = number, command, prepared or b""
 
-    def attach(self, arena: Arena) -> None:
+    def attach(self, arena: Arena, arrivals: Arrivals) -> None:
         """Send the arena, and exchange signals in it from now on.
 
         Raises:
@@ -136,6 +152,9 @@ class WorkerShard(Shard):
         """
         command = Attach(arena.terms, arena.layout)
         body = self.prepare(command)
+        self._arrivals, self._own = arrivals, arena.views.shard(self.env_ids)
+        self._asks = self._messages = 0
+        self.takes_rows = arena.terms.signals
         if arena.terms.signals:
             layout, memory = arena.layout, arena.memory
             words = shared_array(layout.signals, memory)
@@ -212,15 +231,28 @@ class WorkerShard(Shard):
             if self._wire.is_sending:
                 self._wire.flush()
             if rung or not self._take_silent():
-                data = self._wire.receive()
+                data = self._next_message()
                 if data is not None:
                     self._take(number_of(data), data)
+                    self._wire.drop()
                 else:
                     self._take_silent()
         except (EOFError, OSError) as error:
             raise_interrupt(error)
             if not self._take_silent():  # it may have answered before it ended
                 raise self.died() from None
+
+    def _next_message(self) -> bytearray | None:
+        """The next message that is no report; reports go to the arrivals on the way.
+
+        Each is dropped after it was taken: an interrupt has it taken twice, which does no harm.
+        """
+        while (data := self._wire.peek()) is not None and is_by_env(data):
+            if (report := self._decode_report(data)) is not None and self._arrivals is not None:
+                self._arrivals.take(report, self.place)
+                self._messages = serial_of(data)
+            self._wire.drop()
+        return data
 
     def _take_silent(self) -> bool:
         """Take an answer that is a signal and nothing else, wanted or not, if there is one."""
@@ -266,13 +298,27 @@ class WorkerShard(Shard):
                 self._board.learn(outcome.packed)
         except Exception as error:  # noqa: BLE001 - an env's objects may raise anything
             raise_interrupt(error)
-            # Which env's value it was cannot be told any more.
-            text = (
-                f"an answer of envs {name_envs(self.env_ids)} could not be unpickled here: {error}"
-            )
-            failure = Failure(self.env_ids[0], "answer", type(error).__name__, text, "")
-            return Outcome(failures=[failure])
+            return Outcome(failures=[self._unreadable(self.env_ids[0], error)])
         return outcome
+
+    def _unreadable(self, env: int, error: Exception) -> Failure:
+        # Which env's value it was cannot be told any more.
+        text = f"an answer of envs {name_envs(self.env_ids)} could not be unpickled here: {error}"
+        return Failure(env, "answer", type(error).__name__, text, "")
+
+    def _decode_report(self, data: bytearray) -> Report | None:
+        """A report; one that does not unpickle is a failure of every env that may be in it."""
+        try:
+            report: Report | None = decode_by_env(data)
+        except Exception as error:  # noqa: BLE001 - an env's objects may raise anything
+            raise_interrupt(error)
+            own = self._own
+            late = [] if own is None else np.flatnonzero(own.asked != own.done).tolist()
+            envs = [self.env_ids[i] for i in late]
+            failures = [self._unreadable(env, error) for env in envs]
+            numbers = [] if own is None else own.asked[late].tolist()
+            return Report(envs, numbers, time.perf_counter(), Outcome(failures=failures))
+        return report
 
     @property
     def is_sending(self) -> bool:
@@ -283,6 +329,45 @@ class WorkerShard(Shard):
     def is_stepping(self) -> bool:
         """Whether the command in flight is a step."""
         return self.state is _BUSY and isinstance(self._sent, Step)
+
+    # Envs that are asked one by one
+
+    def prepare_ask(self, ask: Ask) -> bytes:
+        """The ask's bytes."""
+        self._asks += 1
+        return encode_ask(ask, self._asks, by_reference=self._by_reference)
+
+    def ask(self, prepared: bytes | None = None) -> None:
+        """Send an ask, or say that rows have been asked.
+
+        Raises:
+            WorkerDied: the wire has ended.
+        """
+        if self.is_over:
+            return
+        try:
+            if prepared is not None:
+                self._wire.send(prepared)
+            if self._signals is not None and self._signals.ask(self._asks):
+                self._wire.send(LOOK)
+        except OSError as error:
+            raise_interrupt(error)
+            raise self.died() from None
+
+    @property
+    def owes_reports(self) -> bool:
+        """Whether an env was asked and is not known to have answered."""
+        own = self._own
+        return own is not None and own.asked.tobytes() != own.done.tobytes()
+
+    def has_reports(self) -> bool:
+        """Whether there is a report on the wire that was not received yet."""
+        return self._signals is not None and self._signals.messages() != self._messages
+
+    def reports(self) -> int:
+        """How many envs have reported, as far as can be seen."""
+        own = self._own
+        return 0 if own is None else int(own.done.sum())
 
     def abandon(self) -> None:
         """Nobody waits for the current answer any more; it is dropped when it comes."""
@@ -332,7 +417,7 @@ class WorkerShard(Shard):
             return "start"
         if self.state is _BUSY and self._sent is not None:
             return self._sent.title
-        return "idle"
+        return "step" if self.owes_reports else "idle"
 
     def has_ended(self, timeout: float | None = 0.0) -> bool:
         """Whether its process has ended, within so many seconds."""
@@ -387,7 +472,7 @@ class WorkerShard(Shard):
 
     def release(self) -> None:
         """Let go of a reaped worker's descriptors, and of the arena."""
-        self._signals = self._board = None
+        self._signals = self._board = self._arrivals = self._own = None
         with contextlib.suppress(ValueError):  # where SIGCHLD is ignored it never learns of the end
             self.process.close()
         self._watch.close()

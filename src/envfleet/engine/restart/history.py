@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from envfleet.engine.arena.views import Views
-from envfleet.engine.messages import KeepFinalFrames, Reset, SetAttr
+from envfleet.engine.messages import KeepFinalFrames, Reset, SetAttr, Told
 from envfleet.engine.rules.seeding import ResetPlan, derived_seed
 from envfleet.engine.rules.spaces import Array
+
+NOTHING: Mapping[int, Told] = {}
 
 
 class History:
@@ -45,13 +47,26 @@ class History:
             given[...] = column
         self._given_loose = list(self._loose)
 
+    def remember_envs(self, envs: Sequence[int], told: Mapping[int, Told] = NOTHING) -> None:
+        """The same where the caller gets, or will get, some envs only, and what they have told."""
+        rows = list(envs)
+        for given, column in zip(self._given, self._views.observations, strict=True):
+            given[rows] = column[rows]
+        for env in rows:
+            loose = told[env].loose if env in told else None
+            self._given_loose[env] = self._loose[env] if loose is None else loose
+
     def note_resets(self, commands: Mapping[int, Reset]) -> None:
         """Remember what a reset asks of each shard, and the seeds that its envs were given."""
         self._resets = commands
         for command in commands.values():
-            for env, seed in zip(command.plan.env_ids, command.plan.seeds, strict=True):
-                if seed is not None:
-                    self._seeds[env] = seed
+            self.note_seeds(command.plan)
+
+    def note_seeds(self, plan: ResetPlan) -> None:
+        """Remember the seeds that envs were given."""
+        for env, seed in zip(plan.env_ids, plan.seeds, strict=True):
+            if seed is not None:
+                self._seeds[env] = seed
 
     def note_setting(self, name: str, values: Mapping[int, object]) -> None:
         """Remember what ``set_attr`` has set, by env."""

@@ -15,8 +15,10 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from envfleet.engine.failures import Failure
 from envfleet.engine.messages import Outcome, Reset
+from envfleet.engine.pool.flow import Flow
 from envfleet.engine.pool.pool import Pool
 from envfleet.engine.restart.replacing import Replacement
+from envfleet.engine.rules.seeding import ResetPlan
 from envfleet.errors import WorkerDied
 
 
@@ -62,6 +64,59 @@ class Mender:
                 self._mend_step(shard)
             elif pending is AsyncState.WAITING_RESET:
                 self._mend_reset(shard)
+
+    # Envs that are asked one by one
+
+    def replace_in_flow(self, death: WorkerDied, flow: Flow) -> None:
+        """Replace a worker that died while envs were outstanding.
+
+        Those that owed a report have made one afterwards: that they were cut off. A reset is asked
+        for again. What has been reported already stays as it is; these envs, and those that nobody
+        has asked, say in their next step that they were cut off.
+
+        Raises:
+            WorkerDied, Exception: it cannot be replaced (see ``Replacement``).
+        """
+        shard = death.worker
+        while True:
+            owing, ready = flow.salvage(shard)
+            plans = [plan for env in owing if (plan := flow.reset_plan(env)) is not None]
+            again = {env for plan in plans for env in plan.env_ids}
+            cut = [env for env in owing if env not in again]
+            self.history.remember_envs(ready, flow.arrivals.told)
+            self._replacement.replace_worker(death)
+            others = [env for env in self._pool.shards[shard].env_ids if env not in cut]
+            try:
+                if others:
+                    self._replacement.cut_off(shard, others, now=False)
+                if cut:
+                    flow.answer(cut, self._replacement.cut_off(shard, cut, now=True), shard)
+            except WorkerDied as once_more:
+                death = once_more
+                continue
+            break
+        self._pool.restored()
+        if plans:
+            flow.send_again(ResetPlan.joined(plans))
+
+    def mend_in_flow(self, failure: Failure, flow: Flow) -> None:
+        """Rebuild an env that raised in its turn, which then reports that it was cut off.
+
+        A reset is asked for again.
+
+        Raises:
+            WorkerDied, Exception: it cannot be replaced (see ``Replacement``).
+        """
+        env = failure.env
+        (shard,) = (s.index for s in self._pool.shards if env in s.env_ids)
+        self._replacement.rebuild(shard, failure)
+        plan = flow.reset_plan(env)
+        if plan is None:
+            flow.answer([env], self._replacement.cut_off(shard, [env], now=True), shard)
+            return
+        if plan.seeds == [None]:
+            plan = replace(plan, seeds=[self._replacement.fresh_seed(env)])
+        flow.send_again(plan)
 
     def _replace_in_step(self, death: WorkerDied) -> None:
         """Replace a worker that died in a step; the new one's answer is that all was cut off."""
@@ -151,6 +206,10 @@ class Mender:
                 _take_over(answer, failure.env, later)
                 return
             failure = again[0]
+
+
+MENDED = ("step", "reset", "restart")
+"""The phases whose failures a new env can make good."""
 
 
 def _take_over(answer: Outcome, env: int, later: Outcome) -> None:

@@ -25,20 +25,27 @@ _DISABLED = AutoresetMode.DISABLED
 
 
 def check_steppable(
-    mode: AutoresetMode, terminated: Flags, truncated: Flags, failed: Flags
+    mode: AutoresetMode,
+    terminated: Flags,
+    truncated: Flags,
+    failed: Flags,
+    env_ids: NDArray[np.intp] | None = None,
 ) -> None:
     """Refuse to step while an env waits for ``reset``; the flags are those since its last reset.
+
+    ``env_ids`` are the envs that the flags are of, None being all.
 
     Raises:
         ResetNeeded: naming the envs.
     """
     if _any(failed):
-        _refuse(failed, "raised an error")
+        _refuse(failed, "raised an error", env_ids)
     if mode is _DISABLED and (_any(terminated) or _any(truncated)):
-        _refuse(terminated | truncated, "ended their episode and autoreset_mode is DISABLED")
+        waiting = terminated | truncated
+        _refuse(waiting, "ended their episode and autoreset_mode is DISABLED", env_ids)
 
 
-def refuse_interrupted(envs: Collection[int]) -> None:
+def refuse_interrupted(envs: Collection[int], others: str = "No env was stepped.") -> None:
     """Refuse to step envs that an interrupt may have left a step ahead of, or behind, the others.
 
     Raises:
@@ -46,7 +53,7 @@ def refuse_interrupted(envs: Collection[int]) -> None:
     """
     raise ResetNeeded(
         f"envs {name_envs(sorted(envs))} were interrupted by an exception from a signal handler "
-        "(Ctrl-C, for example): reset them first. No env was stepped."
+        f"(Ctrl-C, for example): reset them first. {others}"
     )
 
 
@@ -54,9 +61,9 @@ def _any(flags: Flags) -> bool:
     return b"\1" in flags.tobytes()  # a fifth of the time of flags.any()
 
 
-def _refuse(waiting: Flags, why: str) -> None:
-    envs = [int(env) for env in np.flatnonzero(waiting)]
+def _refuse(waiting: Flags, why: str, env_ids: NDArray[np.intp] | None) -> None:
+    envs = (np.flatnonzero(waiting) if env_ids is None else env_ids[waiting]).tolist()
     raise ResetNeeded(
-        f"envs {name_envs(envs)} {why}: reset them first, for example with "
+        f"envs {name_envs(envs)} {why}: reset them first, with reset(env_ids=[...]) or "
         "reset(options={'reset_mask': mask}). No env was stepped."
     )

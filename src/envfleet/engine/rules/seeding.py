@@ -29,6 +29,25 @@ class ResetPlan:
             [self.options[k] for k in picked],
         )
 
+    def pick(self, envs: Sequence[int]) -> ResetPlan:
+        """The part of the plan that concerns these envs, in their order."""
+        by_env = dict(zip(self.env_ids, self.singly(), strict=True))
+        return self.joined([by_env[env] for env in envs])
+
+    def singly(self) -> list[ResetPlan]:
+        """One plan per env."""
+        rows = zip(self.env_ids, self.seeds, self.options, strict=True)
+        return [ResetPlan([env], [seed], [options]) for env, seed, options in rows]
+
+    @classmethod
+    def joined(cls, plans: Sequence[ResetPlan]) -> ResetPlan:
+        """Several plans as one, in their order."""
+        return cls(
+            [env for plan in plans for env in plan.env_ids],
+            [seed for plan in plans for seed in plan.seeds],
+            [options for plan in plans for options in plan.options],
+        )
+
     def after(self, unsent: ResetPlan) -> ResetPlan:
         """This plan, and what an earlier one that was never sent wanted of other envs."""
         plans = {
@@ -40,7 +59,7 @@ class ResetPlan:
         return ResetPlan(env_ids, [plans[e][0] for e in env_ids], [plans[e][1] for e in env_ids])
 
 
-def env_seeds(seed: Any, num_envs: int) -> list[int | None]:
+def env_seeds(seed: Any, num_envs: int, name: str = "num_envs") -> list[int | None]:
     """One seed per env: ``seed + i`` from an integer, or a list's own entries.
 
     Raises:
@@ -57,13 +76,15 @@ def env_seeds(seed: Any, num_envs: int) -> list[int | None]:
         )
     if len(seed) != num_envs:
         raise ValueError(
-            f"If seeds are passed as a list the length must match num_envs={num_envs} "
+            f"If seeds are passed as a list the length must match {name}={num_envs} "
             f"but got length={len(seed)}."
         )
     return [None if entry is None else operator.index(entry) for entry in seed]
 
 
-def plan_reset(seeds: list[int | None], options: Any, num_envs: int) -> ResetPlan:
+def plan_reset(
+    seeds: list[int | None], options: Any, num_envs: int, name: str = "num_envs"
+) -> ResetPlan:
     """The reset that ``options`` asks for: all envs, those of a mask, or one dict per env.
 
     Each env gets an options dict of its own; the caller's is never changed.
@@ -84,11 +105,27 @@ def plan_reset(seeds: list[int | None], options: Any, num_envs: int) -> ResetPla
     if isinstance(options, (list, tuple)):
         if len(options) != num_envs:
             raise ValueError(
-                f"If options are passed as a list the length must match num_envs={num_envs} "
+                f"If options are passed as a list the length must match {name}={num_envs} "
                 f"but got length={len(options)}."
             )
         return ResetPlan(everyone, seeds, [None if o is None else dict(o) for o in options])
     raise TypeError(f"`options` must be a dict or a list of one dict per env, got {type(options)}")
+
+
+def plan_subset(seed: Any, options: Any, env_ids: Sequence[int]) -> ResetPlan:
+    """The reset of some envs: env ``i`` gets ``seed + i``; lists have an entry per env of these.
+
+    Raises:
+        TypeError: ``seed`` or ``options`` is of no known form.
+        ValueError: a list of another length, or a ``reset_mask``, which names envs too.
+    """
+    ids, count = list(env_ids), len(env_ids)
+    if isinstance(seed, (int, np.integer)):
+        seed = [int(seed) + env for env in ids]
+    if isinstance(options, Mapping) and "reset_mask" in options:
+        raise ValueError("`options['reset_mask']` and `env_ids` both say whom to reset: give one")
+    plan = plan_reset(env_seeds(seed, count, "len(env_ids)"), options, count, "len(env_ids)")
+    return ResetPlan(ids, plan.seeds, plan.options)
 
 
 def _masked_envs(mask: Any, num_envs: int) -> list[int]:

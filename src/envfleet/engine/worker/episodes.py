@@ -31,6 +31,9 @@ _NOTHING = object()
 """In place of the observation of an env that raised, or was cut off: its row stays as it is."""
 
 
+_PLAIN_REWARDS = frozenset({float, int, np.float64, np.float32})
+
+
 class Episodes:
     """The course of a shard's episodes: starts, steps, ends, and what autoreset makes of ends.
 
@@ -91,6 +94,7 @@ class Episodes:
                 self._due[i] = False
                 self._cut_off.discard(i)
                 self._terminated[i] = self._truncated[i] = self._failed[i] = False
+                self._rewards[i] = 0.0
             except self._caught as error:
                 self._fail(i, "reset", error, outcome)
         return self._with_loose(outcome)
@@ -148,12 +152,16 @@ class Episodes:
         if env_ids is None:
             self._record_all(observations, rewards, outcome)
         else:
-            self._record(rows, observations, rewards, outcome)
+            self._record_some(picked, observations, rewards, outcome)
         result = self._with_loose(outcome).shared()
         if result is not outcome:
             outcome.ended = False  # nothing else is in it
             self._spare = outcome
         return result
+
+    def is_due(self, i: int) -> bool:
+        """Whether env ``i`` of the shard will be reset, or report a cut, instead of stepping."""
+        return self._due[i]
 
     def renew(self, command: Renew) -> Outcome:
         """Some envs' episodes were lost with their process; report the cut in their next step.
@@ -204,16 +212,20 @@ class Episodes:
         if not self._writer.write_all(observations):
             self._record_observations(self._everyone, observations, outcome)
 
-    def _record(
-        self,
-        rows: Sequence[int],
-        observations: list[Any],
-        rewards: list[Any],
-        outcome: Outcome,
+    def _record_some(
+        self, rows: list[int], observations: list[Any], rewards: list[Any], outcome: Outcome
     ) -> None:
-        """Write what some envs returned, one by one."""
-        self._record_rewards(rows, observations, rewards, outcome)
-        self._record_observations(rows, observations, outcome)
+        """Write what some envs returned, likewise."""
+        try:
+            is_plain = _PLAIN_REWARDS.issuperset(map(type, rewards))
+            if is_plain:
+                self._rewards[rows] = rewards
+        except OverflowError:
+            is_plain = False
+        if not is_plain:
+            self._record_rewards(rows, observations, rewards, outcome)
+        if not self._writer.write_all(observations, rows):
+            self._record_observations(rows, observations, outcome)
 
     def _record_rewards(
         self, rows: Sequence[int], observations: list[Any], rewards: list[Any], outcome: Outcome

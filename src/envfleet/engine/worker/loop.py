@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -18,17 +19,23 @@ from envfleet.engine.failures import Failure
 from envfleet.engine.infos.board import Board
 from envfleet.engine.messages import (
     ANNOUNCED_STEP,
+    LOOK,
     PLAIN_STEP,
     Attach,
     Call,
     Close,
     Command,
     Outcome,
+    Report,
     Settle,
+    decode_by_env,
     decode_command,
     encode_number,
     encode_outcome,
+    encode_report,
+    is_by_env,
     number_of,
+    serial_of,
 )
 from envfleet.engine.pickling import dumps
 from envfleet.engine.spin import LONGEST, Patience
@@ -76,6 +83,9 @@ class _Worker:
         self._patience = Patience(0.0)
         self._yields = False
         self._number = 0  # of the last command
+        self._commands: deque[bytearray] = deque()  # read and not obeyed yet
+        self._asks = self._asks_on_wire = 0  # that were heard
+        self._messages = 0  # of envs that were asked one by one
 
     def leave(self) -> None:
         """Close what is still open, and end what the envs have started and left."""
@@ -88,6 +98,9 @@ class _Worker:
         """Obey until told to close."""
         while True:
             data = self._next()
+            if data is None:
+                self._take_turn()
+                continue
             command: Command | None = None
             try:
                 if data is ANNOUNCED_STEP:
@@ -122,6 +135,7 @@ class _Worker:
             fixed = terms.observations.fixed
             views = views.with_own_observations(fixed, final=terms.keeps_final)
         self.server.attach(views, terms, sends_columns=not terms.shared_memory)
+        self._asks = self._asks_on_wire = self._messages = 0
         if terms.signals:
             self._signals = Signals(shared_array(command.layout.signals, memory), self._index)
             infos = shared_array(command.layout.infos, memory)[envs.start : envs.stop]
@@ -130,51 +144,120 @@ class _Worker:
             self._yields = terms.crowded
         return Outcome()
 
-    def _next(self) -> bytes | bytearray:
-        """Wait for the next command."""
-        if self._signals is None:
+    # Hearing: what the next command is, and meanwhile which envs are asked one by one
+
+    def _next(self) -> bytes | bytearray | None:
+        """The next command; None if there is none yet, but perhaps an env has its turn."""
+        signals = self._signals
+        if self.server.has_turns:
+            return self._glance()
+        if signals is None:
             return self._read()
         start = time.perf_counter()
-        word = self._look(self._signals, start + self._patience.bound)
-        data = self._sleep(self._signals) if word is None else self._announced(word)
+        word = self._look(signals, start + self._patience.bound)
+        data = self._sleep(signals) if word is None else self._heard(signals, word)
         self._patience.note(time.perf_counter() - start)
         return data
 
     def _look(self, signals: Signals, until: float) -> int | None:
-        """Look for a signal, without sleeping."""
+        """Look for a signal, without sleeping: the word of a command, or 0 for an ask."""
         seen, posted, now = self._number << 1 | 1, signals.posted, time.perf_counter
+        asks, heard = signals.asks, self._asks
         while (word := posted()) <= seen:
+            if asks() != heard:
+                return 0
             if now() >= until:
                 return None
             if self._yields:
                 os.sched_yield()
         return word
 
-    def _sleep(self, signals: Signals) -> bytes | bytearray:
-        signals.worker_sleeps(True)
-        word = signals.posted()
-        data = self._read() if word <= self._number << 1 | 1 else self._announced(word)
-        signals.worker_sleeps(False)
-        return data
-
-    def _announced(self, word: int) -> bytes | bytearray:
-        if word & 1:
-            return self._read()
-        self._number = word >> 1
+    def _glance(self) -> bytes | bytearray | None:
+        """What is new, without waiting for it."""
         if self._signals is not None:
-            self._signals.take(self._number)
+            return self._heard(self._signals, self._signals.posted())
+        return self._read() if self._wire.has_something() else None
+
+    def _sleep(self, signals: Signals) -> bytes | bytearray | None:
+        signals.worker_sleeps(True)
+        data, word = None, signals.posted()
+        if word <= self._number << 1 | 1 and signals.asks() == self._asks:
+            data = self._read()
+        signals.worker_sleeps(False)
+        return self._heard(signals, signals.posted()) if data is None else data
+
+    def _heard(self, signals: Signals, word: int) -> bytes | bytearray | None:
+        """The command that a word announces, if it is new; and envs that were asked."""
+        if signals.asks() != self._asks:
+            self._asks = signals.asks()
+            while self._asks_on_wire < signals.asks_on_wire():
+                self._receive()
+            self.server.turns.look()
+        if word <= self._number << 1 | 1:
+            return None
+        if word & 1:
+            while not self._commands:
+                self._receive()
+            return self._taken(self._commands.popleft())
+        self._number = word >> 1
+        signals.take(self._number)
         return ANNOUNCED_STEP
 
-    def _read(self) -> bytearray:
-        """The next command on the wire."""
-        while True:
-            data = self._wire.receive()
+    def _read(self) -> bytearray | None:
+        """The next message on the wire, if it is a command."""
+        if not self._commands:
+            self._receive()
+        return self._taken(self._commands.popleft()) if self._commands else None
+
+    def _taken(self, data: bytearray) -> bytearray:
+        self._number = number_of(data)
+        if self._signals is not None:
+            self._signals.take(self._number)
+        return data
+
+    def _receive(self) -> None:
+        """Wait for a message on the wire, and keep it if it is more than a wake-up."""
+        data = self._wire.receive()
+        if data is None:
+            return
+        if not is_by_env(data):
             # What is not new was to wake a sleeper that had seen the signal before it slept.
-            if data is not None and number_of(data) > self._number:
-                self._number = number_of(data)
-                if self._signals is not None:
-                    self._signals.take(self._number)
-                return data
+            if number_of(data) > self._number:
+                self._commands.append(data)
+        elif (ask := decode_by_env(data)) is not None:
+            self._asks_on_wire = serial_of(data)
+            self.server.turns.add(ask)
+
+    # Answering
+
+    def _take_turn(self) -> None:
+        """Let the next envs move that were asked one by one, and tell of them."""
+        report = self.server.turns.take() if self.server.has_turns else None
+        if report is None:
+            return
+        guard.end_if_stray()
+        tellers = self._tellers(report)
+        if tellers:
+            self._messages += 1
+            self._wire.send(self._encoded(self.server.with_rows(report.part(tellers))))
+        if self._signals is not None:
+            silent = report.part(set(report.env_ids) - tellers) if tellers else report
+            self.server.hand_back(silent)
+            if self._signals.report(len(report.env_ids), self._messages):
+                self._wire.send(LOOK)
+
+    def _tellers(self, report: Report) -> set[int]:
+        """The envs whose answer is more than their rows in the arena."""
+        return set(report.env_ids) if self._signals is None else self.server.tellers(report)
+
+    def _encoded(self, report: Report) -> bytes:
+        outcome = report.outcome
+        outcome.failures = [failure.packed() for failure in outcome.failures]
+        try:
+            return encode_report(report, self._messages)
+        except Exception:  # noqa: BLE001 - an env's objects may raise anything
+            _drop_unpicklable(outcome, report.env_ids, ())
+            return encode_report(report, self._messages)
 
     def reply(self, number: int, outcome: Outcome, env_ids: Sequence[int] = ()) -> None:
         """Answer a command; ``env_ids`` are those that a call has asked, in its order."""
@@ -202,7 +285,7 @@ class _Worker:
             signals.answer(number, on_wire=True)
 
 
-def _drop_unpicklable(outcome: Outcome, shard: range, asked: Sequence[int]) -> None:
+def _drop_unpicklable(outcome: Outcome, shard: Sequence[int], asked: Sequence[int]) -> None:
     """Replace what cannot be pickled by a failure that says whose and which value it was."""
 
     def unpicklable(env: int, name: str, value: Any) -> bool:

@@ -23,6 +23,7 @@ from envfleet.engine.messages import (
     Outcome,
     Rebuild,
     Renew,
+    Report,
     Reset,
     SeedGlobals,
     SetAttr,
@@ -32,6 +33,7 @@ from envfleet.engine.worker.episodes import Episodes
 from envfleet.engine.worker.guard import seed_globals
 from envfleet.engine.worker.hooks import EnvFactory, EnvHost
 from envfleet.engine.worker.host import Host
+from envfleet.engine.worker.turns import Turns
 from envfleet.engine.worker.waiting import WaitMeter
 
 
@@ -60,6 +62,7 @@ class ShardServer:
         self._is_worker = is_worker
         # Alone in its shard an env may wait as long as it likes.
         self._meter = WaitMeter(len(env_ids) if watches_waiting else 1)
+        self._turns: Turns | None = None
         self._is_closed = False
 
     def build(self, job: Job | bytes) -> Outcome:
@@ -89,6 +92,7 @@ class ShardServer:
         self._is_plain = not sends_columns and not terms.actions.loose
         self._built_host().hooks.autoreset_mode = terms.autoreset_mode
         self._episodes.attach(views, terms)
+        self._turns = Turns(self._episodes, views, terms.actions, self.env_ids.start)
 
     def detach(self) -> None:
         """Let go of the arena, also where somebody keeps an exception and with it the host."""
@@ -137,6 +141,45 @@ class ShardServer:
             if self._meter.stop():
                 outcome = replace(outcome, waits=True)
         return self._with_columns(outcome) if self._sends_columns else outcome
+
+    @property
+    def turns(self) -> Turns:
+        """The envs that were asked one by one; there is an arena by then."""
+        if self._turns is None:
+            raise AssertionError("the shard has no arena")
+        return self._turns
+
+    @property
+    def has_arena(self) -> bool:
+        """Whether there is an arena."""
+        return self._turns is not None
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether an env waits for its turn."""
+        return bool(self._turns)
+
+    def tellers(self, report: Report) -> set[int]:
+        """The envs whose answer is more than rows that the caller can see."""
+        return set(report.env_ids) if self._sends_columns else report.tellers()
+
+    def hand_back(self, report: Report) -> None:
+        """Hand the rows of envs that have reported back to the caller."""
+        rows = [env - self.env_ids.start for env in report.env_ids]
+        self._views.hand_back(rows, report.numbers, report.stamp)
+
+    def with_rows(self, report: Report) -> Report:
+        """The report of some envs with the rows of these envs that the caller cannot see."""
+        outcome, views = report.outcome, self._views
+        rows = [env - self.env_ids.start for env in report.env_ids]
+        if self._sends_columns:
+            ended = (views.terminated[rows] | views.truncated[rows]).any()
+            final = [column[rows] for column in views.final_observations] if ended else ()
+            observations = [column[rows] for column in views.observations]
+            outcome = replace(outcome, observations=observations, final_observations=final)
+        if outcome.loose:
+            outcome = replace(outcome, loose=[outcome.loose[i] for i in rows])
+        return report if outcome is report.outcome else replace(report, outcome=outcome)
 
     def close(self) -> Outcome:
         """Close the envs that there are; once."""

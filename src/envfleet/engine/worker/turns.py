@@ -1,0 +1,167 @@
+"""Turns: the envs of a shard that were asked one by one, and the portions in which they move.
+
+Envs take their turn in the order in which they were asked, so that none starves. Quick ones move in
+portions (``rules.portions``) and are told of together; a slow one moves alone. An env whose turn is
+a reset, which is where envs tend to be slow, moves with others only while resets are quick too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Container, Sequence
+from enum import IntEnum, auto
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from envfleet.engine.arena.views import Views
+from envfleet.engine.failures import Failure
+from envfleet.engine.interrupts import raise_interrupt
+from envfleet.engine.messages import Ask, Outcome, Report
+from envfleet.engine.rules.portions import SLOW, Portion
+from envfleet.engine.rules.seeding import ResetPlan
+from envfleet.engine.rules.spaces import Structure
+from envfleet.engine.worker.episodes import Episodes
+
+
+class _Kind(IntEnum):
+    """What an env's turn is."""
+
+    STEP = auto()
+    AUTORESET = auto()
+    RESET = auto()
+    LOST = auto()
+    """What it was asked could not be unpickled."""
+
+
+class Turns:
+    """Who is next, and what each was asked beside its row of actions."""
+
+    def __init__(self, episodes: Episodes, views: Views, actions: Structure, first: int) -> None:
+        """Own the shard's rows; what was asked before is not this one's to do."""
+        self._episodes = episodes
+        self._actions = actions
+        self._columns = views.actions
+        self._asked = views.asked
+        self._taken = views.asked.copy()
+        self._first = first
+        self._queue: deque[int] = deque()
+        self._errands: dict[int, Any] = {}
+        self._moving: list[int] = []
+        self._steps = Portion(len(views.asked))
+        self._resets = Portion(len(views.asked))
+
+    def __bool__(self) -> bool:
+        return bool(self._queue)
+
+    def look(self) -> None:
+        """Take in envs whose row of actions is all that they were asked."""
+        asked = self._asked.copy()
+        new = np.flatnonzero((asked != self._taken) & (asked & 1 == 0))
+        if len(new):
+            self._taken[new] = asked[new]
+            self._queue.extend(new.tolist())
+
+    def add(self, ask: Ask) -> None:
+        """Take in envs that were asked more; an ask that came twice counts once."""
+        errands: Sequence[Any]
+        try:
+            errands = ask.opened()
+        except Exception as error:  # noqa: BLE001 - a user's objects may raise anything
+            raise_interrupt(error)
+            errands = [error] * len(ask.env_ids)
+        for env, number, errand in zip(ask.env_ids, ask.numbers, errands, strict=True):
+            i = env - self._first
+            if number > self._taken[i]:
+                self._taken[i] = number
+                self._errands[i] = errand
+                self._queue.append(i)
+
+    def take(self, most: int | None = None, among: Container[int] | None = None) -> Report | None:
+        """Let the next portion move; None if nobody is left.
+
+        Args:
+            most: how many envs may move.
+            among: the envs that may.
+        """
+        kind, rows = self._next(most, among)
+        if not rows:
+            return None
+        self._moving = rows
+        for i in rows:
+            self._queue.remove(i)
+        begun = time.perf_counter()
+        outcome = self._move(kind, rows)
+        now = time.perf_counter()
+        self._note(kind, len(rows), now - begun)
+        env_ids = [self._first + i for i in rows]
+        return Report(env_ids, self._taken[rows].tolist(), now, outcome)
+
+    def end(self) -> None:
+        """What ``take`` returned has been told."""
+        self._moving = []
+
+    def torn(self) -> list[int]:
+        """The envs of which an interrupt leaves it open what they did; told once."""
+        torn, self._moving = self._moving, []
+        for i in torn:
+            if i in self._queue:
+                self._queue.remove(i)
+        return [self._first + i for i in torn]
+
+    def _next(self, most: int | None, among: Container[int] | None) -> tuple[_Kind, list[int]]:
+        """Who moves now: the head of the queue, and as many of its kind as fit."""
+        queue: Sequence[int] = self._queue
+        if among is not None:
+            queue = [i for i in queue if self._first + i in among]
+        if not queue:
+            return _Kind.STEP, []
+        kind = self._kind(queue[0])
+        size = self._steps.size if kind is _Kind.STEP else self._resets.size
+        size = size if most is None else min(size, most)
+        if kind is _Kind.STEP and not self._errands and self._resets.is_quick:
+            return kind, list(islice(queue, size))
+        alike = (i for i in queue if self._kind(i) is kind)
+        return kind, list(islice(alike, 1 if kind is _Kind.LOST else size))
+
+    def _kind(self, i: int) -> _Kind:
+        errand = self._errands.get(i)
+        if isinstance(errand, ResetPlan):
+            return _Kind.RESET
+        if isinstance(errand, Exception):
+            return _Kind.LOST
+        is_due = self._episodes.is_due(i) and not self._resets.is_quick
+        return _Kind.AUTORESET if is_due else _Kind.STEP
+
+    def _note(self, kind: _Kind, count: int, seconds: float) -> None:
+        if kind is not _Kind.STEP:
+            self._resets.note(count, seconds)
+            return
+        self._steps.note(count, seconds)
+        if seconds > SLOW:
+            self._resets.note(count, seconds)  # it may have been the reset of one of them
+
+    def _move(self, kind: _Kind, rows: list[int]) -> Outcome:
+        errands = [self._errands.pop(i, None) for i in rows]
+        try:
+            if kind is _Kind.LOST:
+                raise errands[0]  # noqa: TRY301 - told as any failure of a command is
+            if kind is _Kind.RESET:
+                return self._episodes.reset(ResetPlan.joined(errands))
+            whole = len(rows) == len(self._asked)
+            if whole:
+                rows.sort()
+            columns: list[Any] = [column[rows] for column in self._columns]
+            if self._actions.loose:
+                fixed, loose = iter(columns), zip(*errands, strict=True)
+                columns = [
+                    next(fixed) if leaf.fixed else list(next(loose))
+                    for leaf in self._actions.leaves
+                ]
+            return self._episodes.step(columns, None if whole else [self._first + i for i in rows])
+        except Exception as error:  # noqa: BLE001 - nothing that can be told may end a worker
+            raise_interrupt(error)
+            phase = "receiving a command" if kind is _Kind.LOST else "step"
+            return Outcome(failures=[Failure.capture(self._first + i, phase, error) for i in rows])

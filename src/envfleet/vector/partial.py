@@ -1,0 +1,271 @@
+"""PartialBatches: some envs at a time; whoever is ready goes on, and slow ones hold nobody up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, NamedTuple, SupportsIndex, cast
+
+import numpy as np
+from gymnasium.core import ActType, ObsType
+from gymnasium.error import NoAsyncCallError
+from numpy.typing import NDArray
+
+from envfleet.engine.failures import raise_first
+from envfleet.engine.pool.deadline import Deadline
+from envfleet.engine.pool.flow import Flow, Ids
+from envfleet.engine.restart.mending import MENDED
+from envfleet.engine.rules.actions import action_columns
+from envfleet.engine.rules.autoreset import check_steppable, refuse_interrupted
+from envfleet.engine.rules.ids import batch_bounds, checked_ids
+from envfleet.engine.rules.seeding import plan_subset
+from envfleet.errors import WaitTimeout, WorkerDied, name_envs
+from envfleet.vector.calls import EnvCalls
+from envfleet.vector.traffic import FlowCounts, Traffic
+
+EnvIds = Iterable[SupportsIndex] | NDArray[np.integer[Any]]
+_NEVER = Deadline(None)
+
+
+class Batch(NamedTuple):
+    """What some envs have answered: row ``i`` is that of env ``env_ids[i]``; the caller's own."""
+
+    env_ids: NDArray[np.intp]
+    """In ascending order."""
+    observations: Any
+    rewards: NDArray[np.float64]
+    terminations: NDArray[np.bool_]
+    truncations: NDArray[np.bool_]
+    infos: Any
+    """Over these rows, in the fleet's ``info_format``."""
+
+
+class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
+    """Sends actions to some envs and receives those that are ready.
+
+    An env is *outstanding* from ``send`` to the ``recv`` that returns it, and has at most one
+    action meanwhile. Any other call on it is refused; envs that are not outstanding may be called
+    by their ``env_ids``. What an env raises, ``recv`` raises as soon as it knows; that env waits
+    for a reset, and the others flow on.
+    """
+
+    _traffic: Traffic | None = None
+
+    @property
+    def outstanding(self) -> NDArray[np.intp]:
+        """The envs that were sent and have not been received, in ascending order."""
+        self._assert_is_running()
+        self._call.flow.deliver()
+        return self._call.flow.outstanding()
+
+    def flow(self) -> FlowCounts:
+        """What ``recv`` has received since the last call of this: a guide to ``min_envs``."""
+        self._assert_is_open()
+        return self._counted().take()
+
+    # Sending
+
+    def send(self, actions: ActType, env_ids: EnvIds | None = None) -> None:
+        """Have envs step, each as soon as it can; ``recv`` returns their answers.
+
+        Args:
+            actions: one per env of ``env_ids``, in that order.
+            env_ids: which envs; None is all.
+
+        Raises:
+            AlreadyPendingCallError: one of them is outstanding, or another call is pending.
+            ResetNeeded: one of them waits for a reset.
+            TypeError, ValueError: the actions do not fit, or there are no such envs. In all these
+                cases no env was asked.
+        """
+        self._send_step(actions, checked_ids(env_ids, self.num_envs), "send")
+
+    def send_reset(
+        self,
+        env_ids: EnvIds | None = None,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
+    ) -> None:
+        """Have envs reset, each as soon as it can; ``recv`` returns them with reward 0.
+
+        Args:
+            env_ids: which envs; None is all.
+            seed: env ``i`` gets ``seed + i``, or its entry of a list with one per env of these.
+            options: for each of them, or a list with one dict per env of these.
+
+        Raises:
+            AlreadyPendingCallError: one of them is outstanding, or another call is pending.
+            TypeError, ValueError: the seeds or options do not fit, or there are no such envs.
+        """
+        self._send_reset(checked_ids(env_ids, self.num_envs), seed, options, "send_reset")
+
+    def _send_step(self, actions: Any, ids: Ids, method: str) -> None:
+        self._assert_is_running()
+        call, structure, views = self._call, self._action_structure, self._results.views
+        call.refuse_another(method, env_ids=ids)
+        if not len(ids):
+            return
+        columns = action_columns(structure, actions, len(ids))
+        if call.interrupted and (waiting := call.interrupted.intersection(ids.tolist())):
+            refuse_interrupted(waiting)
+        flags = views.terminated[ids], views.truncated[ids], views.failed[ids]
+        check_steppable(self._autoreset_mode, *flags, env_ids=ids)
+        fixed = [c for leaf, c in zip(structure.leaves, columns, strict=True) if leaf.fixed]
+        for place, column in zip(views.actions, fixed, strict=True):
+            place[ids] = column
+        loose = [c for leaf, c in zip(structure.leaves, columns, strict=True) if not leaf.fixed]
+        call.flow.send(ids, loose)
+        self._counted().sent(ids)
+
+    def _send_reset(self, ids: Ids, seed: Any, options: Any, method: str) -> None:
+        self._assert_is_running()
+        call = self._call
+        call.refuse_another(method, env_ids=ids)
+        plan = plan_subset(seed, options, ids.tolist())
+        if not len(ids):
+            return
+        self._has_been_reset = True
+        if call.mender is not None:
+            call.mender.history.note_seeds(plan)
+        call.flow.send(ids, plan=plan)
+        call.interrupted.difference_update(ids.tolist())
+        self._counted().sent(ids)
+
+    # Receiving
+
+    def recv(
+        self,
+        min_envs: int | None = None,
+        max_envs: int | None = None,
+        timeout: float | None = None,
+    ) -> Batch:
+        """The envs that are ready, sorted by their number.
+
+        Envs of the calling process (the serial engine, ``caller_steps``) move in here, while too
+        few are ready.
+
+        Args:
+            min_envs: wait for so many; None is all that are outstanding, 0 takes what is there.
+            max_envs: return no more; those that have been ready for longest come first.
+            timeout: seconds to wait for ``min_envs``.
+
+        Raises:
+            NoAsyncCallError: nothing is outstanding.
+            ValueError: fewer than ``min_envs`` are outstanding, or ``max_envs`` is less.
+            WaitTimeout: fewer than ``min_envs`` are ready; they stay so.
+            ResetNeeded: an interrupt has torn the step of an env in this process.
+            Exception: what an env has raised; nothing is lost of the others.
+        """
+        self._assert_is_open()
+        try:
+            return self._recv(min_envs, max_envs, timeout)
+        except Exception as error:  # noqa: BLE001 - raised again
+            self._raise_unless_closed(error)
+
+    def _recv(self, min_envs: Any, max_envs: Any, timeout: float | None) -> Batch:
+        self._call.check()
+        flow = self._call.flow
+        flow.deliver()
+        self._refuse_torn()
+        outstanding = len(flow.outstanding()) if flow.is_active else 0
+        if not outstanding:
+            raise NoAsyncCallError("Calling `recv` with no env outstanding: `send` first.", "recv")
+        least, most = batch_bounds(min_envs, max_envs, outstanding)
+        ready = self._await(least, _NEVER if timeout is None else Deadline(timeout))
+        if len(ready) < least:
+            late = np.setdiff1d(flow.outstanding(), ready)
+            raise WaitTimeout(
+                f"`recv` has timed out after {timeout} second(s): {len(ready)} of at least {least} "
+                f"envs are ready. Late envs: {name_envs(late.tolist())}. All of them stay "
+                "outstanding: recv again."
+            )
+        if len(ready) > most:
+            longest = np.argsort(flow.stamps[ready], kind="stable")[:most]
+            ready = np.sort(ready[longest])
+        return self._receive(ready, outstanding)
+
+    def _await(self, wanted: int, deadline: Deadline, among: Ids | None = None) -> Ids:
+        """Wait for envs, replacing what fails where that is wanted, and raise what they raised."""
+        call, flow = self._call, self._call.flow
+        while True:
+            try:
+                ready = flow.wait(wanted, deadline, among)
+            except WorkerDied as death:
+                self._pool.check_open()
+                if call.mender is None:
+                    raise
+                call.mender.replace_in_flow(death, flow)
+                continue
+            if not flow.arrivals.failures:
+                return ready
+            failures = flow.failures()
+            if among is not None:
+                failures = {env: each for env, each in failures.items() if env in among}
+            if not failures:
+                return ready
+            for env, (failure, _) in failures.items():
+                if call.mender is None or failure.phase not in MENDED:
+                    self._give_up(np.array(list(failures)) if among is None else among)
+                    raise_first(list(failures.values()))
+                self._mend(env, failure, flow)
+
+    def _mend(self, env: int, failure: Any, flow: Flow) -> None:
+        """Replace an env that raised, or its worker where it died of that."""
+        mender = self._call.mender
+        if mender is None:
+            raise AssertionError
+        try:
+            mender.mend_in_flow(failure, flow)
+        except WorkerDied as death:
+            if self._pool.is_broken:
+                mender.replace_in_flow(death, flow)
+        except Exception:
+            flow.receive(np.array([env]))  # it stays as it is, and waits for a reset
+            raise
+
+    def _give_up(self, ids: Ids) -> None:
+        """Envs whose call has failed are not outstanding any more; what they showed is kept."""
+        flow = self._call.flow
+        self._results.of_envs(ids, flow.arrivals.told)
+        flow.receive(ids)
+
+    def _receive(self, ids: Ids, outstanding: int) -> Batch:
+        """Hand the rows of envs that are ready over."""
+        flow = self._call.flow
+        batch = Batch(ids, *self._results.of_envs(ids, flow.arrivals.told))
+        if self._call.mender is not None:
+            self._call.mender.history.remember_envs(ids.tolist())
+        self._counted().received(ids, flow.stamps[ids], outstanding)
+        flow.receive(ids)
+        return batch
+
+    def _refuse_torn(self) -> None:
+        """Say once which envs an interrupt has left somewhere between two steps."""
+        torn = self._call.flow.torn()
+        if torn:
+            self._call.interrupted.update(torn)
+            refuse_interrupted(torn, "The others flow on.")
+
+    def _counted(self) -> Traffic:
+        if self._traffic is None:
+            self._traffic = Traffic(self.num_envs)
+        return self._traffic
+
+    # In one call
+
+    def _step_some(self, actions: Any, env_ids: EnvIds) -> Any:
+        ids = checked_ids(env_ids, self.num_envs)
+        self._send_step(actions, ids, "step")
+        return tuple(self._answers(ids))[1:]
+
+    def _reset_some(self, env_ids: EnvIds, seed: Any, options: Any) -> tuple[ObsType, Any]:
+        ids = checked_ids(env_ids, self.num_envs)
+        self._send_reset(ids, seed, options, "reset")
+        batch = self._answers(ids)
+        return cast("ObsType", batch.observations), batch.infos
+
+    def _answers(self, ids: Ids) -> Batch:
+        """What these envs answer, in their order, as soon as all of them have."""
+        self._refuse_torn()
+        self._await(len(ids), _NEVER, among=ids)
+        return self._receive(ids, len(ids))

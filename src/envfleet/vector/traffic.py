@@ -1,0 +1,85 @@
+"""Traffic: how envs flow through ``send`` and ``recv``, counted."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class FlowCounts(NamedTuple):
+    """What ``recv`` has received in a span of time; means are NaN where there was nothing."""
+
+    batches: int
+    mean_batch: float
+    """Envs per batch."""
+    partial: float
+    """The share of batches that left an env outstanding."""
+    ready_to_received: float
+    """Seconds that an env waited from its answer to ``recv``, on average: what a larger
+    ``min_envs`` costs."""
+    received_to_sent: float
+    """Seconds from ``recv`` to the next ``send``, on average: the policy's share."""
+    env_steps: NDArray[np.int64]
+    """Answers received, per env; resets included."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.batches} batches of {self.mean_batch:.1f} envs, {self.partial:.0%} partial; "
+            f"{1e3 * self.ready_to_received:.2f} ms from ready to received, "
+            f"{1e3 * self.received_to_sent:.2f} ms to sent on"
+        )
+
+
+class Traffic:
+    """Counts batches, and how long envs wait on either side."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._received_at = np.full(num_envs, np.nan)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._batches = self._partial = self._sent = 0
+        self._steps = np.zeros(len(self._received_at), dtype=np.int64)
+        self._waited = self._held = 0.0
+
+    def sent(self, ids: NDArray[np.intp]) -> None:
+        """These envs were sent."""
+        held = time.perf_counter() - self._received_at[ids]
+        total = float(held.sum())
+        if total == total:  # noqa: PLR0124 - not NaN: each was received before
+            self._held += total
+            self._sent += len(ids)
+        else:
+            known = held[~np.isnan(held)]
+            self._held += float(known.sum())
+            self._sent += len(known)
+
+    def received(self, ids: NDArray[np.intp], ready: NDArray[np.float64], outstanding: int) -> None:
+        """These envs, ready since then, were received in one batch of so many outstanding ones."""
+        now = time.perf_counter()
+        self._batches += 1
+        self._partial += len(ids) < outstanding
+        self._waited += now * len(ids) - float(ready.sum())
+        self._steps[ids] += 1
+        self._received_at[ids] = now
+
+    def take(self) -> FlowCounts:
+        """What was counted; begins anew."""
+        steps = int(self._steps.sum())
+        counts = FlowCounts(
+            self._batches,
+            _mean(steps, self._batches),
+            _mean(self._partial, self._batches),
+            _mean(self._waited, steps),
+            _mean(self._held, self._sent),
+            self._steps,
+        )
+        self._clear()
+        return counts
+
+
+def _mean(total: float, count: int) -> float:
+    return total / count if count else float("nan")
