@@ -263,6 +263,7 @@ class Report:
             return set()
         if outcome.loose:
             return set(self.env_ids)
+        outcome.unpack()
         told = {env for env, _ in outcome.infos}
         told.update(env for env, _ in outcome.final_objects)
         told.update(failure.env for failure in outcome.failures)

@@ -144,15 +144,15 @@ class Turns:
             self._resets.note(count, seconds)  # it may have been the reset of one of them
 
     def _move(self, kind: _Kind, rows: list[int]) -> Outcome:
+        whole = len(rows) == len(self._asked)
+        if whole:
+            rows.sort()
         errands = [self._errands.pop(i, None) for i in rows]
         try:
             if kind is _Kind.LOST:
                 raise errands[0]  # noqa: TRY301 - told as any failure of a command is
             if kind is _Kind.RESET:
                 return self._episodes.reset(ResetPlan.joined(errands))
-            whole = len(rows) == len(self._asked)
-            if whole:
-                rows.sort()
             columns: list[Any] = [column[rows] for column in self._columns]
             if self._actions.loose:
                 fixed, loose = iter(columns), zip(*errands, strict=True)
