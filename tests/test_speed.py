@@ -301,6 +301,30 @@ def test_auto_gives_envs_that_wait_a_worker_each():
         assert "mostly waits" in envs.plan.reason
 
 
+class EndsAtOnce(CartPoleEnv):
+    """Its resets take nearly all of the time."""
+
+    def reset(self, **kwargs):
+        time.sleep(0.002)
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        observation, reward, _, _, info = super().step(action)
+        return observation, reward, True, False, info
+
+
+def test_a_plan_has_what_was_measured_to_make_it():
+    with envfleet.make(EndsAtOnce, 2) as envs:
+        measured = envs.plan.measured
+    assert 0.0 < measured.median <= measured.slow
+    assert 0.5 < measured.resets < 1.0
+    assert measured.observation_bytes == 16
+    assert 0.0 <= measured.busy <= 1.0
+    assert "observations have 16 bytes" in str(measured)
+    with envfleet.make(EndsAtOnce, 2, backend="serial") as envs:
+        assert envs.plan.measured is None
+
+
 def test_auto_gives_envs_that_start_slowly_a_worker_each():
     def slow():
         time.sleep(1.0)

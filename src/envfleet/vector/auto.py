@@ -17,10 +17,10 @@ from envfleet.engine.pool.deadline import Deadline
 from envfleet.engine.pool.pool import Pool
 from envfleet.engine.process.starting import WorkerStarter
 from envfleet.engine.rules.choice import Measurement, Plan, choose
-from envfleet.engine.rules.spaces import Structure
+from envfleet.engine.rules.spaces import Structure, row_bytes
 from envfleet.engine.worker.hooks import EnvFactory, EnvHost
 from envfleet.engine.worker.server import Job
-from envfleet.engine.worker.waiting import usage
+from envfleet.engine.worker.waiting import run_delay, usage
 from envfleet.errors import EnvfleetError
 
 BUDGET = 0.3
@@ -112,14 +112,30 @@ class _Measured(gymnasium.Wrapper[Any, Any, Any, Any]):
         space.seed(0)
         actions = [space.sample() for _ in range(50)]
         env.step(actions[0])  # what is done only once is not a step's usual price
-        steps, end = 0, time.perf_counter() + budget / 2
-        before = usage()
-        while steps < 2000 and time.perf_counter() < end:
-            *_, terminated, truncated, _ = env.step(actions[steps % 50])
-            steps += 1
+        times: list[float] = []
+        resets = 0.0
+        before, delayed = usage(), run_delay()
+        last = time.perf_counter()
+        end = last + budget / 2
+        while len(times) < 2000 and last < end:
+            *_, terminated, truncated, _ = env.step(actions[len(times) % 50])
+            begun, last = last, time.perf_counter()
+            times.append(last - begun)
             if terminated or truncated:
                 env.reset()  # autoreset is a part of what steps cost
+                begun, last = last, time.perf_counter()
+                resets += last - begun
         wall, cpu, switches = (b - a for a, b in zip(before, usage(), strict=True))
-        structure = Structure(env.observation_space)
-        size = sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in structure.fixed)
-        return Measurement(ready - self._start, wall / steps, cpu / steps, switches / steps, size)
+        late = run_delay()
+        median, slow = np.percentile(times, (50, 95)).tolist()
+        return Measurement(
+            ready - self._start,
+            wall / len(times),
+            cpu / len(times),
+            switches / len(times),
+            row_bytes(Structure(env.observation_space)),
+            median=median,
+            slow=slow,
+            resets=resets / wall,
+            busy=None if late is None or delayed is None else (late - delayed) / wall,
+        )

@@ -285,10 +285,10 @@ def _build(
     name: str | None,
 ) -> Fleet[Any, Any]:
     options = dict(options)
-    reason = f"backend={backend!r} was asked for"
+    reason, measured = f"backend={backend!r} was asked for", None
     if backend == "auto":
         choice = _choose(factories, options, isolate=isolate, name=name)
-        backend, reason = choice.backend, choice.reason
+        backend, reason, measured = choice.backend, choice.reason, choice.measured
         if backend == "process":
             options.update(workers=choice.workers, caller_steps=choice.caller_steps)
     engine = _BACKENDS[backend]
@@ -299,7 +299,7 @@ def _build(
         options.setdefault("shared_memory", "auto")
     with noting_packages():
         envs = engine(factories, **options)
-    envs.reason = reason
+    envs.reason, envs.measured = reason, measured
     return envs
 
 

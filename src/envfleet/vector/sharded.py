@@ -22,7 +22,7 @@ from envfleet.engine.messages import Command
 from envfleet.engine.pool.deadline import Deadline
 from envfleet.engine.pool.pool import Pool
 from envfleet.engine.pool.stopping import STUCK_PATIENCE
-from envfleet.engine.rules.choice import Plan
+from envfleet.engine.rules.choice import Measurement, Plan
 from envfleet.engine.rules.spaces import Structure
 from envfleet.engine.shard import Starter
 from envfleet.vector.options import FleetOptions
@@ -68,6 +68,8 @@ class ShardedEnv(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, Act
         """Why this fleet is as it is; ``plan`` tells."""
         self.native = ""
         """The envs' own batched implementation, if they have one; ``plan`` tells."""
+        self.measured: Measurement | None = None
+        """What one env took before the fleet was built, if that was measured; ``plan`` tells."""
 
     def _start(self, starter: Starter, step_timeout: float | None = None) -> None:
         """Start the shards, learn the spaces from them, and give them the arena."""
@@ -139,6 +141,7 @@ class ShardedEnv(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, Act
             self.reason,
             self._leaves_by_pipe(),
             self.native,
+            self.measured,
         )
 
     def _leaves_by_pipe(self) -> tuple[str, ...]:

@@ -30,6 +30,23 @@ class Measurement:
     switches: float
     """How often per step it gave its core up of its own accord."""
     observation_bytes: int
+    median: float = 0.0
+    """Seconds of a step, resets left out: half of the steps took less."""
+    slow: float = 0.0
+    """As ``median``, but 95 % of the steps took less."""
+    resets: float = 0.0
+    """The share of the time that was spent in resets."""
+    busy: float | None = None
+    """The share of the time in which it could have run but others had the cores; None where the
+    system does not tell."""
+
+    def __str__(self) -> str:
+        text = (
+            f"a step takes {_time(self.median)}, 95 % of them less than {_time(self.slow)}; "
+            f"resets take {self.resets:.0%} of the time; observations have "
+            f"{self.observation_bytes:,} bytes"
+        )
+        return text if self.busy is None else f"{text}; {self.busy:.0%} of the time without a core"
 
     @property
     def waits(self) -> bool:
@@ -50,6 +67,8 @@ class Plan:
     native: str = ""
     """The env's own batched implementation, ``module:class``, if there is one: the one that runs,
     or the one that ``backend="native"`` would run."""
+    measured: Measurement | None = None
+    """What one env took, where ``make`` has measured one to choose."""
 
     def __str__(self) -> str:
         if self.backend == "serial":
@@ -88,7 +107,7 @@ def choose(
         return Plan("process", bound, False, f"it starts or steps slowly: {share}")
     if measured.waits:
         text = f"a step takes {_time(measured.step)} and mostly waits: {share}"
-        return Plan("process", bound, False, text)
+        return Plan("process", bound, False, text, measured=measured)
     shards = min(cores, bound)
     costs = {("process", False): _parallel(measured, num_envs, shards) + _PROCESS}
     if caller and shards > 1:
@@ -97,7 +116,8 @@ def choose(
         costs["serial", False] = num_envs * _each(measured) + _SERIAL
     backend, own = min(costs, key=lambda plan: costs[plan])
     text = f"a step takes {_time(measured.step)}, {num_envs} envs on {cores} cores"
-    return Plan(backend, 1 if backend == "serial" else shards, own, text)
+    workers = 1 if backend == "serial" else shards
+    return Plan(backend, workers, own, text, measured=measured)
 
 
 def _each(measured: Measurement) -> float:

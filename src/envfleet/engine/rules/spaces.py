@@ -7,6 +7,7 @@ travel as they are. Dict and Tuple are the branches.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -166,6 +167,11 @@ def fit(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
             except OverflowError:
                 raise ValueError(f"has values that do not fit {dtype}") from None
     raise TypeError(f"has dtype {array.dtype}, its space says {dtype}")
+
+
+def row_bytes(structure: Structure) -> int:
+    """The bytes of one nested value's fixed leaves."""
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in structure.fixed)
 
 
 def _plan(space: Space[Any], path: str, found: list[Leaf]) -> Tree:

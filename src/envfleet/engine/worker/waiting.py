@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
+from pathlib import Path
 
 from envfleet.engine.rules.waits import is_waiting
 
@@ -19,6 +20,17 @@ def usage() -> tuple[float, float, int]:
     """Seconds passed, seconds computed and times the core was given up, by this process so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return time.perf_counter(), used.ru_utime + used.ru_stime, used.ru_nvcsw
+
+
+def run_delay() -> float | None:
+    """Seconds in which this process could have run but others had the cores, so far.
+
+    Its main thread's; None where the system does not tell: elsewhere than on Linux.
+    """
+    try:
+        return int(Path("/proc/self/schedstat").read_text().split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 class WaitMeter:
