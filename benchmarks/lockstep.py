@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from envfleet.bench.contestants import step_all
+from envfleet.bench.limit import step_all
 from envfleet.bench.works import factory
 from envfleet.engine.process.starting import split_envs
 

@@ -19,6 +19,8 @@ class Peer:
     plan = ""
     envs: Any
     """The library's engine."""
+    fills_rows = False
+    """Whether the row after an end only says that the env was reset: no step."""
 
     def __init__(self, make: Any, num_envs: int) -> None:
         env = make()
@@ -36,11 +38,13 @@ class Peer:
 
     def run(self, seconds: float) -> float:
         """Step for a while; env steps per second."""
-        steps, start = 0, time.perf_counter()
-        while time.perf_counter() < start + seconds or steps == 0:
-            self.step(self.batches[steps % 50])
-            steps += 1
-        return steps * self.num_envs / (time.perf_counter() - start)
+        turns, fillers, start = 0, 0, time.perf_counter()
+        while time.perf_counter() < start + seconds or turns == 0:
+            _, ended = self.step(self.batches[turns % 50])
+            fillers += int(np.count_nonzero(ended))
+            turns += 1
+        steps = turns * self.num_envs - (fillers if self.fills_rows else 0)
+        return steps / (time.perf_counter() - start)
 
     def answers(self, steps: int) -> Any:
         """What the first steps after a reset with seed 0 return; infos are not compared."""
@@ -125,6 +129,8 @@ class Tianshou(Peer):
 class PufferLib(Peer):
     """pufferlib.vector with its multiprocessing backend, one worker per core."""
 
+    fills_rows = True
+
     def build(self, make: Any) -> None:
         """Build the engine."""
         import os
@@ -155,6 +161,8 @@ class PufferLib(Peer):
 class EnvPool(Peer):
     """EnvPool's own C++ implementation, where it has the id."""
 
+    fills_rows = True
+
     def __init__(self, make: Any, num_envs: int) -> None:
         self.env_id = make().spec.id
         super().__init__(make, num_envs)
@@ -180,6 +188,8 @@ class EnvPool(Peer):
 
 class GymnasiumNative(Peer):
     """The env's own batched implementation, where Gymnasium has one registered."""
+
+    fills_rows = True
 
     def __init__(self, make: Any, num_envs: int) -> None:
         self.env_id = make().spec.id

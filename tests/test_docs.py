@@ -11,7 +11,6 @@ import pytest
 from PIL import Image
 
 from envfleet.bench import chart, report
-from envfleet.bench.works import WITHOUT_A_LIMIT
 
 ROOT = Path(__file__).parent.parent
 PHASES = ("construct", "reset", "step", "call", "render", "close", "idle")
@@ -107,7 +106,7 @@ def tables(monkeypatch):
 def test_the_readmes_table_is_the_summary_of_the_recorded_figures(tables):
     table = between((ROOT / "README.md").read_text(), "summary")
     assert table == report.summary(tables.in_the_readme())
-    assert not any(work in table for work in WITHOUT_A_LIMIT)
+    assert not any(work in table for work in tables.ARTIFICIAL)
 
 
 def test_the_charts_show_the_recorded_figures(tables):

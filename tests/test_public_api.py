@@ -29,8 +29,8 @@ ALLOWED = {
     "track": {"rollout"},
     "adapters": {"engine", "envs", "errors", "vector", "rollout", "record"},
     "__init__": {"adapters", "engine", "envs", "errors", "vector", "rollout", "record", "track"},
-    "bench": {"engine", "envs", "vector"},
     "train": {"envs", "errors", "vector", "rollout", "record", "track"},
+    "bench": {"engine", "envs", "vector", "train"},
     "cli": {"bench", "record", "rollout", "track", "train"},
     "__main__": {"cli"},
 }

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-import gymnasium
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from envfleet.bench.limit import Limit, Make
 from envfleet.bench.works import native_fleet
-from envfleet.engine.cores import usable_cores
-from envfleet.engine.process.starting import split_envs
 from envfleet.vector.make import make as make_fleet
 from envfleet.vector.process import ProcessVectorEnv
 from envfleet.vector.serial import SerialVectorEnv
 
-Make = Callable[[], gymnasium.Env[Any, Any]]
 Answer = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], float]
 """Of one step: rewards, whether an episode ended, and the sum of all numbers in the infos."""
+
+
+class Pace(NamedTuple):
+    """What a fleet did in a while."""
+
+    turns: int
+    """Steps of the whole fleet."""
+    steps: int
+    """Steps of its envs; the filler row of next-step autoreset is none."""
+    seconds: float
 
 
 class Contestant(Protocol):
@@ -42,35 +48,50 @@ class Fleet:
     """Any ``gymnasium.vector.VectorEnv``."""
 
     def __init__(self, envs: VectorEnv[Any, Any, Any]) -> None:
-        self._envs = envs
+        self.envs = envs
         self.plan = str(getattr(envs, "plan", None) or "")
+        mode = envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        self._fills_rows = AutoresetMode(mode) == AutoresetMode.NEXT_STEP
+        self._due = 0  # envs whose next row only says that they were reset
         envs.action_space.seed(0)
         self._batches = [envs.action_space.sample() for _ in range(50)]
         envs.reset(seed=0)
 
     def run(self, seconds: float) -> float:
         """Step for a while; env steps per second."""
-        step, batches, now = self._envs.step, self._batches, time.perf_counter
-        steps, start = 0, now()
+        pace = self.pace(seconds)
+        return pace.steps / pace.seconds
+
+    def pace(self, seconds: float) -> Pace:
+        """Step for a while; what came of it, counted as ``benchmark_vector_step`` does."""
+        step, batches, now = self.envs.step, self._batches, time.perf_counter
+        turns, fillers, due, start = 0, 0, self._due, now()
         end = start + seconds
-        while (last := now()) < end or steps == 0:
-            step(batches[steps % 50])
-            steps += 1
-        last = now()
-        return steps * self._envs.num_envs / (last - start)
+        while now() < end or turns == 0:
+            _, _, terminated, truncated, _ = step(batches[turns % 50])
+            turns += 1
+            fillers += due
+            due = self._count_due(terminated, truncated)
+        passed = now() - start
+        self._due = due
+        return Pace(turns, turns * self.envs.num_envs - fillers, passed)
 
     def answers(self, steps: int) -> list[Answer] | None:
         """What the first steps after a reset with seed 0 return."""
-        self._envs.reset(seed=0)
+        self.envs.reset(seed=0)
         told = []
         for i in range(steps):
-            _, rewards, terminated, truncated, infos = self._envs.step(self._batches[i % 50])
+            _, rewards, terminated, truncated, infos = self.envs.step(self._batches[i % 50])
             told.append((np.array(rewards, float), terminated | truncated, sum_infos(infos)))
+            self._due = self._count_due(terminated, truncated)
         return told
+
+    def _count_due(self, terminated: Any, truncated: Any) -> int:
+        return int(np.count_nonzero(terminated | truncated)) if self._fills_rows else 0
 
     def close(self) -> None:
         """Close the fleet."""
-        self._envs.close()
+        self.envs.close()
 
 
 class Native(Fleet):
@@ -89,70 +110,6 @@ def sum_infos(infos: dict[str, Any]) -> float:
         elif isinstance(value, np.ndarray) and value.dtype.kind in "iuf" and key[0] != "_":
             total += float(value.sum())
     return total
-
-
-class Limit:
-    """As many processes as cores, each looping over its envs, with no communication at all."""
-
-    plan = ""
-
-    def __init__(self, make: Make, num_envs: int) -> None:
-        context = multiprocessing.get_context("fork")
-        self._pipes = []
-        self._processes = []
-        for shard in split_envs(num_envs, min(usable_cores(), num_envs)):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_loop, args=(make, shard, theirs), daemon=True)
-            process.start()
-            self._pipes.append(ours)
-            self._processes.append(process)
-        for pipe in self._pipes:
-            pipe.recv()
-
-    def run(self, seconds: float) -> float:
-        """Have all loop for a while; env steps per second."""
-        for pipe in self._pipes:
-            pipe.send(seconds)
-        return float(sum(pipe.recv() for pipe in self._pipes))
-
-    def answers(self, steps: int) -> None:
-        """It has none: nothing is brought together."""
-
-    def close(self) -> None:
-        """End the processes."""
-        for process in self._processes:
-            process.kill()
-            process.join()
-
-
-def step_all(envs: Sequence[gymnasium.Env[Any, Any]], row: Sequence[Any], due: list[Any]) -> None:
-    """Step envs one by one, or reset those that are due; ``due`` says so of the next time."""
-    for i, env in enumerate(envs):
-        if due[i]:
-            env.reset()
-            due[i] = False
-        else:
-            _, _, terminated, truncated, _ = env.step(row[i])
-            due[i] = terminated or truncated
-
-
-def _loop(make: Make, shard: range, pipe: Any) -> None:
-    envs = [make() for _ in shard]
-    for i, env in zip(shard, envs, strict=True):
-        env.reset(seed=i)
-        env.action_space.seed(i)
-    actions = [[env.action_space.sample() for env in envs] for _ in range(50)]
-    due = [False] * len(envs)
-    pipe.send("ready")
-    now = time.perf_counter
-    while True:
-        seconds = pipe.recv()
-        steps, start = 0, now()
-        end = start + seconds
-        while now() < end or steps == 0:
-            step_all(envs, actions[steps % 50], due)
-            steps += 1
-        pipe.send(steps * len(envs) / (now() - start))
 
 
 def _auto(make: Make, num_envs: int) -> Contestant:

@@ -1,4 +1,4 @@
-"""What is benchmarked: any registered env id, and a few works that have no id."""
+"""What is benchmarked: an env by its id or as module:callable, and a few works of our own."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
 from envfleet.envs import AtariEnv
+from envfleet.train.envs import find_env
 from envfleet.vector.make import make
 from envfleet.vector.native.building import native_of
 from envfleet.vector.native.engine import NativeVectorEnv
@@ -91,15 +93,13 @@ WORKS: dict[str, Callable[[], gymnasium.Env[Any, Any]]] = {
     "Breakout-84x84x4-gymnasium": gymnasium_breakout,
 }
 
-WITHOUT_A_LIMIT = frozenset({"Frame-210x160x3", "Sleep-5ms"})
-"""Works whose limit is no yardstick: it copies no frames, and has fewer processes than sleepers."""
-
 
 def has_native(work: str) -> bool:
     """Whether a work has a native implementation."""
     if work in WORKS:
         return WORKS[work] in _BREAKOUTS
-    return bool(native_of(gymnasium.spec(work)))
+    found = find_env(work)
+    return isinstance(found, EnvSpec) and bool(native_of(found))
 
 
 def native_fleet(build: Callable[[], gymnasium.Env[Any, Any]], num_envs: int) -> NativeVectorEnv:
@@ -116,18 +116,25 @@ def native_fleet(build: Callable[[], gymnasium.Env[Any, Any]], num_envs: int) ->
         return make(
             "ALE/Breakout-v5", num_envs, backend="native", fire_reset=False, clip_reward=False
         )
-    if not isinstance(build, partial):
-        raise ValueError("this work has no native implementation")  # noqa: TRY004
+    if not isinstance(build, partial) or build.func is not gymnasium.make:
+        raise ValueError("this work has no native implementation")
     return make(str(build.args[0]), num_envs, backend="native")
 
 
 def factory(work: str) -> Callable[[], gymnasium.Env[Any, Any]]:
-    """A function that builds one env of a work.
+    """A function that builds one env of a work: one of ``WORKS``, an id, or a module's callable.
 
     Raises:
-        gymnasium.error.Error: it is neither one of ``WORKS`` nor a registered id.
+        UnknownEnvError: it is none of these.
     """
     if work in WORKS:
         return WORKS[work]
-    gymnasium.spec(work)
-    return partial(gymnasium.make, work)
+    found = find_env(work)
+    return partial(gymnasium.make, work) if isinstance(found, EnvSpec) else found
+
+
+def subject(work: str) -> str | Callable[[], gymnasium.Env[Any, Any]]:
+    """A work as ``make`` takes it: an id where it has one, so that more is known of it."""
+    built = factory(work)
+    is_id = isinstance(built, partial) and built.func is gymnasium.make
+    return work if is_id else built

@@ -61,17 +61,17 @@ def plan_fleet(
     return plan
 
 
-def measure(env_fn: EnvFactory, context: str | None) -> Measurement | None:
+def measure(env_fn: EnvFactory, context: str | None, budget: float = BUDGET) -> Measurement | None:
     """What an env takes; None if it did not build, reset and step within the budget, or failed."""
     job = Job([env_fn], _Stopwatch, AutoresetMode.DISABLED)
     starter = WorkerStarter(job, 1, context=context, daemon=True, name="Measuring", threads=1)
     pool = Pool(starter)
     try:
-        if not pool.gather(Deadline(BUDGET + START[starter.method])):
+        if not pool.gather(Deadline(budget + START[starter.method])):
             return None
         pool.raise_failures()
-        pool.post({0: Call([0], "envfleet_measure", (BUDGET,), {})})
-        if not pool.gather(Deadline(2 * BUDGET)):
+        pool.post({0: Call([0], "envfleet_measure", (budget,), {})})
+        if not pool.gather(Deadline(2 * budget)):
             return None
         pool.raise_failures()
         ((_, outcome),) = pool.outcomes()
@@ -100,7 +100,7 @@ class _Measured(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._start = start
 
     def envfleet_measure(self, budget: float) -> Measurement | None:
-        """Reset and step with random actions for the rest of the budget; at least one step.
+        """Reset, and step with random actions for a while; at least one step.
 
         None if the budget is spent before the first step.
         """
@@ -116,7 +116,7 @@ class _Measured(gymnasium.Wrapper[Any, Any, Any, Any]):
         resets = 0.0
         before, delayed = usage(), run_delay()
         last = time.perf_counter()
-        end = last + budget / 2
+        end = last + BUDGET / 2
         while len(times) < 2000 and last < end:
             *_, terminated, truncated, _ = env.step(actions[len(times) % 50])
             begun, last = last, time.perf_counter()
