@@ -23,7 +23,10 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 
 import envfleet
+from envfleet.bench.contestants import BUILDERS
+from envfleet.bench.contestants import Fleet as BenchedFleet
 from envfleet.bench.rounds import measure_cell
+from envfleet.bench.works import factory
 from envfleet.cli.main import main
 from envfleet.testing import Fault, FaultEnv, assert_same
 from fleet_envs import CounterEnv, InfoEnv
@@ -375,9 +378,10 @@ def test_options_narrow_the_choice():
 # envfleet bench
 
 
-def envfleet_bench(*arguments):
+def envfleet_bench(*arguments, cwd=None):
     return subprocess.run(
         [sys.executable, "-m", "envfleet", "bench", *arguments],
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=120,
@@ -423,6 +427,11 @@ def test_bench_prints_a_table_and_writes_figures_and_a_picture(tmp_path):
         (["CartPole-v99"], "CartPole"),
         (["--engines", "rocket"], "unknown engines"),
         (["--rounds", "0"], "must be 1 or more"),
+        (["--busy", "-1"], "busy must be 0 or more"),
+        (["--fleet", "workers"], "name=value"),
+        (["--why", "--engines", "limit"], "leave out --engines"),
+        (["nowhere:Env"], "No module named 'nowhere'"),
+        (["fleet_envs:CounterEnvy"], "Did you mean fleet_envs:CounterEnv"),
     ],
 )
 def test_bench_refuses_what_it_does_not_know(arguments, text, capsys, monkeypatch):
@@ -432,6 +441,99 @@ def test_bench_refuses_what_it_does_not_know(arguments, text, capsys, monkeypatc
         main()
     assert end.value.code == 2
     assert text in capsys.readouterr().err
+
+
+def test_bench_says_why_the_fleet_of_a_modules_callable_is_slow(tmp_path):
+    (tmp_path / "my_envs.py").write_text(
+        textwrap.dedent("""
+        from gymnasium.envs.classic_control import CartPoleEnv
+
+        class Ends(CartPoleEnv):
+            def step(self, action):
+                observation, reward, _, _, info = super().step(action)
+                return observation, reward, True, False, {"word": "hello"}
+        """)
+    )
+    figures = tmp_path / "why.json"
+    done = envfleet_bench(
+        "my_envs:Ends", "--why", "--num-envs", "4", "--rounds", "1", "--seconds", "0.1",
+        "--busy", "1", "--fleet", "backend=process", "workers=2", "--json", str(figures),
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    data = json.loads(figures.read_text())
+    assert data["how"]["busy"] == 1
+    (cell,) = data["cells"]
+    assert cell["engines"] == {}
+    why = cell["why"]
+    assert why["plan"].startswith("process, 2 shards: backend='process' was asked for")
+    found = why["figures"]
+    assert 0 < found["fillers"] < 1
+    assert 0 < found["resets"] < 1
+    assert found["pickled"] == ["word"]
+    assert all(part >= 0 for part in found["split"].values())
+    assert found["split"]["env"] > 0
+    assert why["observation_bytes"] == 16
+    assert why["info_bytes"] > 0
+    assert 0 < why["median"] <= why["slow"]
+    assert why["rate"] > 0
+    assert "Why is it slow? my_envs:Ends, 4 envs" in done.stdout
+    assert "of all rows only say that an env was reset" in done.stdout
+    assert "What would help most" in done.stdout
+
+
+def test_why_a_fleet_is_slow_cannot_be_said_where_its_envs_fail(capsys, monkeypatch, tmp_path):
+    (tmp_path / "broken_envs.py").write_text(
+        textwrap.dedent("""
+        from gymnasium.envs.classic_control import CartPoleEnv
+
+        class Broken(CartPoleEnv):
+            def step(self, action):
+                raise RuntimeError("not today")
+        """)
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    with pytest.raises(SystemExit) as end:
+        main(["bench", "broken_envs:Broken", "--why", "--num-envs", "2", "--seconds", "0.01"])
+    assert end.value.code == 1
+    assert "It cannot be said: RuntimeError: not today" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("autoreset_mode", "steps"),
+    [("NextStep", [2, 1, 2]), ("SameStep", [2, 2, 2])],
+)
+def test_steps_are_counted_as_gymnasium_counts_them(autoreset_mode, steps):
+    class Alternates(CartPoleEnv):
+        """Env 0 ends in each step, env 1 never."""
+
+        def __init__(self, ends):
+            super().__init__()
+            self._ends = ends
+
+        def step(self, action):
+            observation, reward, _, _, info = super().step(action)
+            return observation, reward, self._ends, False, info
+
+    fns = [partial(Alternates, ends) for ends in (True, False)]
+    fleet = BenchedFleet(envfleet.SerialVectorEnv(fns, autoreset_mode=autoreset_mode))
+    # So short a time is one turn; what the last one left is known to the next.
+    assert [fleet.pace(1e-9).steps for _ in steps] == steps
+    fleet.answers(1)
+    assert fleet.pace(1e-9).steps == steps[1]
+    fleet.close()
+
+
+def test_the_limit_of_envs_that_wait_has_a_process_each():
+    limit = BUILDERS["limit"](factory("Sleep-5ms"), 3)
+    assert limit.plan == "3 processes"
+    assert limit.run(0.02) > 0
+    limit.close()
+    limit = BUILDERS["limit"](factory("Frame-210x160x3"), 2)
+    assert limit.plan.endswith("each observation copied once")
+    assert limit.run(0.02) > 0
+    limit.close()
 
 
 def test_an_engine_that_returns_other_numbers_is_found_out(tmp_path):

@@ -250,13 +250,13 @@ def _costs(figures: Figures) -> Iterator[Advice]:
             "ones of these are in shared memory",
             _gain(figures, split.whole - split.transport / 2),
         )
-    if not figures.waits and split.transport > 0.3 * split.whole:
+    fixed = max(0.0, split.transport - figures.copying)
+    if not figures.waits and fixed > 0.3 * split.whole:
         more = 4 * setup.num_envs
-        shared = split.env + split.infos + (2 * split.waiting + split.transport) / 4
         yield Advice(
             f"num_envs={more}",
-            f"a step costs {split.transport * 1e6:.0f} us beside its envs, however many there are",
-            _gain(figures, shared),
+            f"a step costs {fixed * 1e6:.0f} us beside its envs, nearly as much with more of them",
+            _gain(figures, split.whole - split.waiting / 2 - 3 * fixed / 4),
             {"num_envs": more},
         )
 
