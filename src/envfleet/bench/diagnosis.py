@@ -11,6 +11,7 @@ import inspect
 import os
 import statistics
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -97,6 +98,7 @@ class Patient:
 
     def look(self, seconds: float, rounds: int) -> Diagnosis:
         """Find out, in interleaved rounds, and try what seems to help."""
+        warnings.filterwarnings("ignore", message="the envs spend most of a step waiting")
         options = self._pinned({})
         probe = measure(factory(self._work), options.get("context"), budget=PATIENCE)
         timed = self._make(self._num_envs, {**options, "worker": TimedHost})
