@@ -16,7 +16,7 @@ class Words(CartPoleEnv):
 
     def step(self, action: Any) -> Any:
         """Step, and tell."""
-        observation, reward, terminated, truncated, _ = super().step(action)
+        observation, reward, terminated, truncated, _ = super().step(action)  # type: ignore[no-untyped-call]
         info = {"event": "balanced", "cells": [1, 2, 3], "nested": {"left": 1, "right": "none"}}
         return observation, reward, terminated, truncated, info
 

@@ -41,6 +41,7 @@ QUICKLY = {
     "eval": "--episodes 2 --num-envs 2",
     "record": "--num-envs 2 --scale 0.2",
     "bench": "--num-envs 2 --rounds 1 --seconds 0.01 --engines limit 'SB3 Dummy'",
+    "bench --why": "--num-envs 2 --rounds 1 --seconds 0.01",
 }
 """What is added to the commands here, so that they take little time; the last value counts."""
 
@@ -151,7 +152,8 @@ def page_lines(page):
 
 
 def quick(words):
-    return [*words, *([] if "--help" in words else shlex.split(QUICKLY[words[1]]))]
+    command = f"{words[1]} --why" if "--why" in words else words[1]
+    return [*words, *([] if "--help" in words else shlex.split(QUICKLY[command]))]
 
 
 def is_other(words):

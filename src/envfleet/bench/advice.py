@@ -250,15 +250,23 @@ def _costs(figures: Figures) -> Iterator[Advice]:
             "ones of these are in shared memory",
             _gain(figures, split.whole - split.transport / 2),
         )
-    fixed = max(0.0, split.transport - figures.copying)
-    if not figures.waits and fixed > 0.3 * split.whole:
-        more = 4 * setup.num_envs
+    if _is_mostly_fixed(figures):
+        fixed, more = _fixed(figures), 4 * setup.num_envs
         yield Advice(
             f"num_envs={more}",
             f"a step costs {fixed * 1e6:.0f} us beside its envs, nearly as much with more of them",
             _gain(figures, split.whole - split.waiting / 2 - 3 * fixed / 4),
             {"num_envs": more},
         )
+
+
+def _fixed(figures: Figures) -> float:
+    """Seconds of a step that more envs would hardly make longer."""
+    return max(0.0, figures.split.transport - figures.copying)
+
+
+def _is_mostly_fixed(figures: Figures) -> bool:
+    return not figures.waits and _fixed(figures) > 0.3 * figures.split.whole
 
 
 def _rows(figures: Figures) -> Iterator[Advice]:
@@ -275,16 +283,18 @@ def _rows(figures: Figures) -> Iterator[Advice]:
         )
     if split.waiting > 0.1 * split.whole:
         cause = "resets" if figures.resets > 0.3 else "slow steps"
+        why = f"{split.waiting / split.whole:.0%} of a step is spent waiting for {cause}"
         if setup.has_recv:
             change = "send(actions, env_ids) and recv(min_envs=...) instead of step"
-            why = f"{split.waiting / split.whole:.0%} of a step is spent waiting for {cause}"
-        else:
-            change = f"more envs per worker, or shorter {cause}"
-            why = (
-                f"{split.waiting / split.whole:.0%} of a step is spent waiting for the shard with "
-                f"the {cause}"
+            yield Advice(change, why, _gain(figures, split.whole - split.waiting))
+        elif setup.shards < setup.num_envs and not _is_mostly_fixed(figures):
+            more = 4 * setup.num_envs
+            yield Advice(
+                f"num_envs={more}",
+                f"{why} of other shards; the more envs share a worker, the more alike shards are",
+                _gain(figures, split.whole - split.waiting / 2),
+                {"num_envs": more},
             )
-        yield Advice(change, why, _gain(figures, split.whole - split.waiting))
     if figures.resets > 0.3:
         env = split.env * (1 - figures.resets / 2)
         yield Advice(

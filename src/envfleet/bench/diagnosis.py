@@ -29,6 +29,7 @@ from envfleet.engine.cores import usable_cores
 from envfleet.engine.process.starting import split_envs
 from envfleet.engine.rules.choice import Plan
 from envfleet.engine.rules.spaces import Structure, row_bytes
+from envfleet.engine.worker.waiting import run_delay
 from envfleet.vector.auto import measure
 from envfleet.vector.make import make
 from envfleet.vector.serial import SerialVectorEnv
@@ -62,6 +63,8 @@ class Diagnosis:
     """Processes that wanted to run in the last minute, on average."""
     advice: list[Advice]
     """The best, tried where that is possible."""
+    in_vain: list[Advice]
+    """What was tried and is not worth it, or less than the best."""
 
 
 class Patient:
@@ -100,6 +103,7 @@ class Patient:
         """Find out, in interleaved rounds, and try what seems to help."""
         warnings.filterwarnings("ignore", message="the envs spend most of a step waiting")
         options = self._pinned({})
+        busy_before = _without_a_core()
         probe = measure(factory(self._work), options.get("context"), budget=PATIENCE)
         timed = self._make(self._num_envs, {**options, "worker": TimedHost})
         self._fleet.pace(seconds)  # not counted: adaptive engines learn, caches fill
@@ -116,8 +120,7 @@ class Patient:
         spent = steps + resets
         shards = split_envs(self._num_envs, self._now.workers)
         by_shard = np.stack([spent[:, part.start : part.stop].sum(axis=1) for part in shards], 1)
-        after = measure(factory(self._work), options.get("context"), budget=PATIENCE)
-        busy = [one.busy for one in (probe, after) if one is not None and one.busy is not None]
+        busy = [share for share in (busy_before, _without_a_core()) if share is not None]
         turns, rows = sum(p.turns for p in paces[0]), sum(p.steps for p in paces[0])
         figures = Figures(
             self._setup(options),
@@ -133,6 +136,9 @@ class Patient:
         stepped, sizes = steps[steps > 0], [one.infos.size for one in times]
         median, slow = np.percentile(stepped, (50, 95)).tolist()
         spaces = self._fleet.envs.single_observation_space, self._fleet.envs.single_action_space
+        advice = advise(figures)
+        tried = self._try(advice, seconds, rounds)
+        chosen = best([one for one in advice if not one.options] + tried)
         return Diagnosis(
             self.plan,
             _rate(paces[0]),
@@ -145,7 +151,8 @@ class Patient:
             None if None in sizes else round(statistics.mean(size or 0 for size in sizes)),
             self._memory,
             self._load,
-            self._try(advise(figures), seconds, rounds),
+            chosen,
+            [one for one in tried if one not in chosen],
         )
 
     def close(self) -> None:
@@ -189,7 +196,7 @@ class Patient:
         )
 
     def _try(self, advice: list[Advice], seconds: float, rounds: int) -> list[Advice]:
-        """The best advice, after it was tried; what an engine refuses is left out."""
+        """What comes of the advice that can be tried; what an engine refuses is left out."""
         tried = []
         for one in [one for one in advice if one.options][:TRIED]:
             num_envs = one.options.get("num_envs", self._num_envs)
@@ -199,7 +206,7 @@ class Patient:
                 before, after = _interleaved([self._fleet, fleet], seconds, rounds)
                 fleet.close()
                 tried.append(one.tried(_rate(after) / _rate(before)))
-        return best([one for one in advice if not one.options] + tried)
+        return tried
 
 
 def _interleaved(fleets: list[Fleet], seconds: float, rounds: int) -> list[list[Pace]]:
@@ -233,6 +240,15 @@ def _copying(fleet: Fleet) -> float:
         copy.deepcopy(observations)
         times.append(time.perf_counter() - start)
     return statistics.median(times)
+
+
+def _without_a_core(seconds: float = 0.2) -> float | None:
+    """The share of a while in which this process, computing, could run but had no core."""
+    before, start = run_delay(), time.perf_counter()
+    while time.perf_counter() < start + seconds:
+        pass
+    after, passed = run_delay(), time.perf_counter() - start
+    return None if before is None or after is None else (after - before) / passed
 
 
 def _load() -> float | None:

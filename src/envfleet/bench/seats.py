@@ -55,7 +55,9 @@ class Seat:
         """What a method returns; None, and a ``problem``, if it raises, dies or hangs."""
         if self.problem:
             return None
-        self._pipe.send((method, arguments))
+        # What ended in between is found out by reading: there may be a last word.
+        with contextlib.suppress(OSError):
+            self._pipe.send((method, arguments))
         return self._answer(patience)
 
     def _answer(self, patience: float) -> Any:
@@ -64,7 +66,7 @@ class Seat:
             return None
         try:
             answer = self._pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             self.problem = "its process ended"
             return None
         if isinstance(answer, Exception):

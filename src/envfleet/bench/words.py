@@ -34,6 +34,9 @@ def why(title: str, found: Diagnosis) -> str:
         lines += [f"{number}. {one}." for number, one in enumerate(found.advice, 1)]
     else:
         lines.append(verdict(figures))
+    if found.in_vain:
+        tried = ", ".join(f"{one.change} ({one.gain:.2f}x)" for one in found.in_vain)
+        lines += ["", f"Tried too: {tried}."]
     return "\n".join(lines)
 
 
@@ -77,8 +80,8 @@ def _machine(found: Diagnosis) -> str:
         return f"whether the machine is busy this system does not tell{load}"
     state = "busy" if figures.busy >= BUSY else "not busy"
     return (
-        f"the machine is {state}: one env alone was without a core for {figures.busy:.0%} of the "
-        f"time{load}"
+        f"the machine is {state}: one process that computes was without a core for "
+        f"{figures.busy:.0%} of the time{load}"
     )
 
 
