@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from envfleet.rollout.evaluate import evaluate
 from envfleet.train.config import TrainConfig
@@ -71,9 +72,9 @@ def theirs(config: TrainConfig) -> tuple[float, float, int]:
     model.learn(config.total_steps)
     seconds = time.perf_counter() - start
     envs.seed(1000 + config.seed)
-    mean, _ = evaluate_policy(model, envs, n_eval_episodes=20)
+    evaluated: Any = evaluate_policy(model, envs, n_eval_episodes=20)
     envs.close()
-    return seconds, float(mean), model.num_timesteps
+    return seconds, float(evaluated[0]), model.num_timesteps
 
 
 def main() -> None:

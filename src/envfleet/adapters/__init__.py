@@ -1,29 +1,42 @@
-"""Other programs' interfaces, by name, on our fleets; what needs torch is imported when asked for.
+"""Other programs' interfaces, by name, on our fleets; what needs a library is imported when asked.
 
-``SyncVecEnv`` is here; XuanCe's classes are in ``envfleet.adapters.xuance``. See docs/seeds.md.
+``SyncVecEnv`` (docs/seeds.md) and ``SB3VecEnv`` (docs/clients.md) are here, XuanCe's classes in
+``envfleet.adapters.xuance``.
 """
 
+import importlib as _importlib
 import typing as _typing
 
+from envfleet.adapters.sb3.envs import SendMasks
+
 if _typing.TYPE_CHECKING:
+    from envfleet.adapters.sb3.vec_env import SB3VecEnv
     from envfleet.adapters.sync_vec_env.env import SyncVecEnv
 
-__all__ = ["SyncVecEnv"]
+__all__ = ["SB3VecEnv", "SendMasks", "SyncVecEnv"]
+
+_LAZY = {
+    "SB3VecEnv": ("sb3.vec_env", "sb3", ("stable_baselines3", "torch")),
+    "SyncVecEnv": ("sync_vec_env.env", "train", ("torch", "PIL")),
+}
+"""Where a class is, the extra that it needs, and the packages of that extra that it imports."""
 
 
 def __getattr__(name: str) -> _typing.Any:
-    if name != "SyncVecEnv":
+    if name not in _LAZY:
         raise AttributeError(f"module 'envfleet.adapters' has no attribute {name!r}")
+    place, extra, packages = _LAZY[name]
     try:
-        from envfleet.adapters.sync_vec_env.env import SyncVecEnv  # noqa: PLC0415 - needs torch
+        module = _importlib.import_module(f"envfleet.adapters.{place}")
     except ModuleNotFoundError as error:
-        if error.name not in ("torch", "PIL"):
+        missing = str(error.name).split(".")[0]
+        if missing not in packages:
             raise
         raise ImportError(
-            f"envfleet.adapters.{name} needs {error.name}: pip install 'envfleet[train]'."
+            f"envfleet.adapters.{name} needs {missing}: pip install 'envfleet[{extra}]'."
         ) from error
-    globals()[name] = SyncVecEnv
-    return SyncVecEnv
+    globals()[name] = found = getattr(module, name)
+    return found
 
 
 def __dir__() -> list[str]:

@@ -78,11 +78,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class SetAttr:
-    """Set an attribute of some envs, each to its own value."""
+    """Set an attribute of some envs, each to its own value.
+
+    On the wrapper that has it, as Gymnasium does, or on the outermost one in any case.
+    """
 
     env_ids: list[int]
     name: str
     values: list[Any]
+    outermost: bool = False
 
     @property
     def title(self) -> str:

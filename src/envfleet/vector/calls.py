@@ -116,10 +116,12 @@ class EnvCalls(ShardedEnv[ObsType, ActType], Generic[ObsType, ActType]):
         values: list[Any] | tuple[Any, ...] | object,
         *,
         env_ids: Iterable[SupportsIndex] | None = None,
+        outermost: bool = False,
     ) -> None:
         """Set an attribute of every env, or of some; a list or tuple holds one value per env.
 
-        What was set is set again in an env that is restarted.
+        It is set on the wrapper that has it, as in Gymnasium, or with ``outermost`` on the
+        outermost one, whoever has it. What was set is set again in an env that is restarted.
 
         Raises:
             IndexError, ValueError: there is no such env, or it is named twice; or the number of
@@ -130,9 +132,10 @@ class EnvCalls(ShardedEnv[ObsType, ActType], Generic[ObsType, ActType]):
         value_of = dict(zip(ids, _one_value_each(values, len(ids)), strict=True))
         self._call.refuse_another("set_attr", env_ids=ids)
         commands = {
-            i: SetAttr(part, name, [value_of[env] for env in part]) for i, part in self._split(ids)
+            i: SetAttr(part, name, [value_of[env] for env in part], outermost)
+            for i, part in self._split(ids)
         }
-        self._post_call(commands, setting=(name, value_of))
+        self._post_call(commands, setting=(name, outermost, value_of))
         self.call_wait()
 
     def seed_globals(self, seed: int) -> None:
@@ -194,7 +197,7 @@ class EnvCalls(ShardedEnv[ObsType, ActType], Generic[ObsType, ActType]):
         self,
         commands: Mapping[int, Command],
         called: Sequence[int] = (),
-        setting: tuple[str, dict[int, object]] | None = None,
+        setting: tuple[str, bool, dict[int, object]] | None = None,
     ) -> None:
         self._call.begin(moves_envs=False)
         self._called, self._call.setting = list(called), setting

@@ -31,7 +31,7 @@ class FleetOptions:
 
     def __post_init__(self) -> None:
         _check_word("infos", self.infos, WHICH)
-        _check_word("info_format", self.info_format, FORMATS)
+        check_info_format(self.info_format)
         if self.worker is not None and not (
             isinstance(self.worker, type) and issubclass(self.worker, EnvHost)
         ):
@@ -70,6 +70,15 @@ class ProcessOptions:
             raise ValueError(
                 f"`worker_threads` must be a positive integer or None, got {threads!r}"
             )
+
+
+def check_info_format(info_format: Any) -> None:
+    """Refuse a format of infos that there is not.
+
+    Raises:
+        ValueError: it names those that there are.
+    """
+    _check_word("info_format", info_format, FORMATS)
 
 
 def _check_word(name: str, word: Any, words: tuple[str, ...]) -> None:

@@ -57,8 +57,8 @@ class PendingCall:
         self._hang = _NEVER
         self._is_unwatched = False
         self._death_in_call: WorkerDied | None = None
-        self.setting: tuple[str, dict[int, object]] | None = None
-        """What the pending call sets, by env: repeated in envs that take their place."""
+        self.setting: tuple[str, bool, dict[int, object]] | None = None
+        """What the pending call sets and where, by env: repeated in envs that take their place."""
 
     def check(self) -> None:
         """Make sure that shards can be asked, after an interrupt too.
@@ -181,10 +181,11 @@ class PendingCall:
     def _note_setting(self, mender: Mender) -> None:
         """Note what was set, for the envs that have taken it."""
         if self.setting is not None:
-            name, values = self.setting
+            name, outermost, values = self.setting
             taken = {env for envs, _ in self.answers() for env in envs}
             taken -= {f.env for _, outcome in self.pool.outcomes() for f in outcome.failures}
-            mender.history.note_setting(name, {e: v for e, v in values.items() if e in taken})
+            kept = {env: value for env, value in values.items() if env in taken}
+            mender.history.note_setting(name, outermost, kept)
 
     def _gather(self, deadline: Deadline) -> bool:
         """Wait for all answers, replacing workers that die or hang where that is wanted."""

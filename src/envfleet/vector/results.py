@@ -48,7 +48,7 @@ class Results:
         self._copy = copy
         self.same_step = same_step
         self._num_envs = len(views.rewards)
-        self._lists = info_format == "list"
+        self.lists_infos = info_format == "list"
 
     def absorb(self, answers: Answers) -> None:
         """Take over what answers carry of the envs' state, also when others have failed."""
@@ -69,7 +69,7 @@ class Results:
         views = self.views
         terminated, truncated = views.terminated.copy(), views.truncated.copy()
         infos: Any = {}
-        if answers or self._lists:
+        if answers or self.lists_infos:
             final: list[Block] = []
             if self.same_step and any(outcome.ended for _, outcome in answers):
                 final = self._final_observations(np.flatnonzero(terminated | truncated), answers)
@@ -132,7 +132,7 @@ class Results:
         self.views = self.views.detached()
 
     def _infos(self, answers: Answers, final: list[Block]) -> Infos:
-        if self._lists:
+        if self.lists_infos:
             entries = [entry for _, outcome in answers for entry in outcome.infos]
             packed = [block for _, outcome in answers for block in outcome.packed]
             return list_infos(entries, [*packed, *final], self._num_envs)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from envfleet.engine.arena.arena import Arena, Terms
 from envfleet.engine.failures import Failure
 from envfleet.engine.interrupts import is_interrupt
+from envfleet.engine.local import LocalShard
 from envfleet.engine.messages import Command
 from envfleet.engine.pool.deadline import Deadline
 from envfleet.engine.pool.pool import Pool
@@ -25,7 +26,7 @@ from envfleet.engine.pool.stopping import STUCK_PATIENCE
 from envfleet.engine.rules.choice import Measurement, Plan
 from envfleet.engine.rules.spaces import Structure
 from envfleet.engine.shard import Starter
-from envfleet.vector.options import FleetOptions
+from envfleet.vector.options import FleetOptions, check_info_format
 from envfleet.vector.pending import PendingCall
 from envfleet.vector.results import Results
 from envfleet.vector.spaces import Refusals, agree
@@ -57,7 +58,7 @@ class ShardedEnv(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, Act
         self._options = options
         self.copy = options.copy
         self.infos = options.infos
-        self.info_format = options.info_format
+        self._info_format = options.info_format
         self.observation_mode = options.observation_mode
         self.worker = options.worker
         self._autoreset_mode = options.autoreset_mode
@@ -117,7 +118,7 @@ class ShardedEnv(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, Act
             arena.views,
             self._observation_structure,
             copy=self.copy,
-            info_format=self.info_format,
+            info_format=self._info_format,
             same_step=terms.keeps_final,
         )
         self._pool.attach(arena)
@@ -172,6 +173,29 @@ class ShardedEnv(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, Act
         self._autoreset_mode = wanted
         self.metadata = {**self.metadata, "autoreset_mode": wanted}
         self._attach()
+
+    @property
+    def info_format(self) -> str:
+        """How infos are laid out, "columns" or "list"; it may be changed between calls.
+
+        Raises:
+            ValueError: on assignment of another word.
+        """
+        return self._info_format
+
+    @info_format.setter
+    def info_format(self, info_format: str) -> None:
+        check_info_format(info_format)
+        self._assert_is_running()
+        self._call.refuse_another("info_format")
+        self._info_format = info_format
+        self._results.lists_infos = info_format == "list"
+
+    @property
+    def local_env_ids(self) -> list[int]:
+        """The envs that live in the calling process, whose infos hold the envs' own objects."""
+        locals_ = [shard for shard in self._pool.shards if isinstance(shard, LocalShard)]
+        return [env for shard in locals_ for env in shard.env_ids]
 
     # The end
 

@@ -23,7 +23,7 @@ class History:
 
     def __init__(self, num_envs: int, *, piped: bool) -> None:
         self._piped = piped
-        self._settings: dict[str, dict[int, object]] = {}
+        self._settings: dict[tuple[str, bool], dict[int, object]] = {}
         self._recorded: frozenset[int] = frozenset()
         self._seeds: list[int | None] = [None] * num_envs
         self._resets: Mapping[int, Reset] = {}
@@ -68,9 +68,9 @@ class History:
             if seed is not None:
                 self._seeds[env] = seed
 
-    def note_setting(self, name: str, values: Mapping[int, object]) -> None:
+    def note_setting(self, name: str, outermost: bool, values: Mapping[int, object]) -> None:
         """Remember what ``set_attr`` has set, by env."""
-        self._settings.setdefault(name, {}).update(values)
+        self._settings.setdefault((name, outermost), {}).update(values)
 
     def note_recorded(self, envs: Iterable[int]) -> None:
         """Remember whose final frames are kept."""
@@ -90,10 +90,10 @@ class History:
     def settings(self, envs: Sequence[int]) -> list[SetAttr]:
         """The commands that set again what was set in some envs."""
         commands = []
-        for name, values in self._settings.items():
+        for (name, outermost), values in self._settings.items():
             ours = [env for env in envs if env in values]
             if ours:
-                commands.append(SetAttr(ours, name, [values[env] for env in ours]))
+                commands.append(SetAttr(ours, name, [values[env] for env in ours], outermost))
         return commands
 
     def recorded(self, envs: Sequence[int]) -> KeepFinalFrames:

@@ -11,6 +11,9 @@ from gymnasium.vector import VectorEnv
 
 from envfleet.errors import name_envs
 
+SHARED = "are one and the same object"
+"""In the text about envs that are no two."""
+
 
 def check_env(env: Any, number: int) -> None:
     """Refuse what cannot be env ``number`` of a fleet; any class with an env's methods may be one.
@@ -46,7 +49,7 @@ def envs_that_are_one(envs: Sequence[Any], first: int) -> list[int]:
 def text_about_sharers(numbers: Sequence[int]) -> str:
     """Why such envs are refused: a step of one would step the others."""
     return (
-        f"envs {name_envs(numbers)} are one and the same object: their factories return an env "
+        f"envs {name_envs(numbers)} {SHARED}: their factories return an env "
         "that exists already. Each call of a factory must build a new env, as "
         'lambda: gymnasium.make("CartPole-v1") does'
     )

@@ -115,7 +115,11 @@ class Host:
         value_of = dict(zip(command.env_ids, command.values, strict=True))
 
         def one(i: int) -> None:
-            self.envs[i].set_wrapper_attr(command.name, value_of[self.first + i])
+            env, value = self.envs[i], value_of[self.first + i]
+            if command.outermost:
+                setattr(env, command.name, value)
+            else:
+                env.set_wrapper_attr(command.name, value)
 
         return self._each(command.env_ids, command.title, one)
 

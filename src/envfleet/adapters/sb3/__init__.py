@@ -1,0 +1,1 @@
+"""Stable-Baselines3's VecEnv on our fleets; workers import this package without that library."""
