@@ -27,6 +27,8 @@ _PATIENCE = 30.0
 _TIMED_OUT = "TimeLimit.truncated"
 _OURS = ("worker_restarted", "final_frame", "final_frame_error")
 """What a fleet tells of an end beside what the env does."""
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+"""Types whose values need no copy."""
 
 
 class SB3VecEnv(VecEnv):
@@ -247,8 +249,10 @@ class SB3VecEnv(VecEnv):
     def _own(self, infos: list[Info]) -> list[Info]:
         """The same list; envs in this process keep nothing of what is in it."""
         for i in self._local:
-            if infos[i]:
-                infos[i] = deepcopy(infos[i])
+            info = infos[i]
+            for key, value in info.items():
+                if type(value) not in _PLAIN:
+                    info[key] = deepcopy(value)
         return infos
 
     def _own_observations(self, observations: Any) -> Any:
