@@ -114,11 +114,15 @@ class LocalShard(Shard):
 
     def take_turn(self, most: int, among: Container[int] | None) -> bool:
         """Let the next envs move, quick ones together."""
-        report = self._server.turns.take(most, among) if self._server.has_turns else None
-        if report is not None:
-            self._arrivals.take(self._server.with_rows(report))
-            self._server.turns.end()
-        return report is not None
+        server = self._server
+        turn = server.turns.take(most, among) if server.has_turns else None
+        if turn is None:
+            return False
+        if tellers := server.tellers(turn):
+            self._arrivals.take(server.report(turn, tellers))
+        server.hand_back(turn, but=tellers)
+        server.turns.end()
+        return True
 
     def torn_turns(self) -> list[int]:
         """The envs that an interrupt has kept from reporting."""

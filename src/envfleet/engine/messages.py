@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
@@ -259,31 +259,6 @@ class Report:
     numbers: list[int]
     stamp: float
     outcome: Outcome
-
-    def tellers(self) -> set[int]:
-        """The envs that told more than their rows."""
-        outcome = self.outcome
-        if outcome is SILENT or outcome is ENDED:
-            return set()
-        if outcome.loose:
-            return set(self.env_ids)
-        outcome.unpack()
-        told = {env for env, _ in outcome.infos}
-        told.update(env for env, _ in outcome.final_objects)
-        told.update(failure.env for failure in outcome.failures)
-        return told
-
-    def part(self, env_ids: Container[int]) -> Report:
-        """What these of its envs answered, all of what was told being theirs."""
-        chosen = [k for k, env in enumerate(self.env_ids) if env in env_ids]
-        if len(chosen) == len(self.env_ids):
-            return self
-        return Report(
-            [self.env_ids[k] for k in chosen],
-            [self.numbers[k] for k in chosen],
-            self.stamp,
-            self.outcome,
-        )
 
 
 class Told(NamedTuple):

@@ -110,10 +110,13 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
             refuse_interrupted(waiting)
         flags = views.terminated[ids], views.truncated[ids], views.failed[ids]
         check_steppable(self._autoreset_mode, *flags, env_ids=ids)
-        fixed = [c for leaf, c in zip(structure.leaves, columns, strict=True) if leaf.fixed]
-        for place, column in zip(views.actions, fixed, strict=True):
-            place[ids] = column
-        loose = [c for leaf, c in zip(structure.leaves, columns, strict=True) if not leaf.fixed]
+        loose: list[list[Any]] = []
+        places = iter(views.actions)
+        for leaf, column in zip(structure.leaves, columns, strict=True):
+            if leaf.fixed:
+                next(places)[ids] = column
+            else:
+                loose.append(column)
         call.flow.send(ids, loose)
         self._counted().sent(ids)
 
@@ -167,7 +170,7 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
         flow = self._call.flow
         flow.deliver()
         self._refuse_torn()
-        outstanding = len(flow.outstanding()) if flow.is_active else 0
+        outstanding = flow.count()
         if not outstanding:
             raise NoAsyncCallError("Calling `recv` with no env outstanding: `send` first.", "recv")
         least, most = batch_bounds(min_envs, max_envs, outstanding)
@@ -223,6 +226,13 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
             flow.receive(np.array([env]))  # it stays as it is, and waits for a reset
             raise
 
+    def _raise_failures(self, ids: Ids) -> None:
+        """Raise what of these envs cannot be read here; they are not outstanding any more."""
+        failures = {env: f for env, f in self._call.flow.failures().items() if env in ids}
+        if failures:
+            self._call.flow.receive(np.array(list(failures)))
+            raise_first(list(failures.values()))
+
     def _give_up(self, ids: Ids) -> None:
         """Envs whose call has failed are not outstanding any more; what they showed is kept."""
         flow = self._call.flow
@@ -232,6 +242,9 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
     def _receive(self, ids: Ids, outstanding: int) -> Batch:
         """Hand the rows of envs that are ready over."""
         flow = self._call.flow
+        flow.arrivals.read_notes(ids)
+        if flow.arrivals.failures:
+            self._raise_failures(ids)
         batch = Batch(ids, *self._results.of_envs(ids, flow.arrivals.told))
         if self._call.mender is not None:
             self._call.mender.history.remember_envs(ids.tolist())

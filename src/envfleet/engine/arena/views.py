@@ -35,6 +35,10 @@ class Views:
     """The number that the env has answered; equal to ``asked``, it hands the rows back."""
     stamps: NDArray[np.float64]
     """When that was, by ``time.perf_counter``, which processes on one machine share."""
+    notes: NDArray[np.uint8]
+    """What the env told beside its rows, pickled, where there is room for it (``NOTE`` bytes)."""
+    note_sizes: NDArray[np.int64]
+    """How many bytes of it there are."""
 
     def shard(self, envs: range) -> Views:
         """The rows of some envs, on the same memory."""
@@ -50,13 +54,14 @@ class Views:
             self.asked[rows],
             self.done[rows],
             self.stamps[rows],
+            self.notes[rows],
+            self.note_sizes[rows],
         )
 
-    def hand_back(self, rows: list[int], numbers: list[int], stamp: float) -> None:
+    def hand_back(self, rows: NDArray[np.intp], numbers: NDArray[np.uint64], stamp: float) -> None:
         """Say that these rows answer what their envs were asked with these numbers."""
-        if rows:
-            self.stamps[rows] = stamp
-            self.done[rows] = numbers
+        self.stamps[rows] = stamp
+        self.done[rows] = numbers
 
     def with_own_observations(self, leaves: Sequence[Leaf], *, final: bool) -> Views:
         """The same views, but with observation columns in this process's own memory."""
@@ -80,6 +85,8 @@ class Views:
             self.asked.copy(),
             self.done.copy(),
             self.stamps.copy(),
+            self.notes.copy(),
+            self.note_sizes.copy(),
         )
 
 
@@ -105,6 +112,8 @@ def shared_views(layout: Layout, memory: mmap.mmap) -> Views:
         view(layout.asked),
         view(layout.done),
         view(layout.stamps),
+        view(layout.notes),
+        view(layout.note_sizes),
     )
 
 
@@ -125,6 +134,8 @@ def private_views(
         asked=asked,
         done=done,
         stamps=np.zeros(count),
+        notes=np.zeros((count, 0), dtype=np.uint8),
+        note_sizes=np.zeros(count, dtype=np.int64),
     )
     return empty.with_own_observations(observations, final=final)
 
@@ -171,7 +182,7 @@ class ObservationWriter:
                 raise ObservationMismatch(env, path, str(problem)) from None
         self.loose[i] = loose
 
-    def write_all(self, observations: Sequence[Any], rows: list[int] | None = None) -> bool:
+    def write_all(self, observations: Sequence[Any], rows: NDArray[np.intp] | None = None) -> bool:
         """Record the observations of all envs, or of these rows, if each is what its space says.
 
         False means that at least one needs ``write``; nothing can be said about the rows then.
@@ -220,14 +231,14 @@ class _LeafColumn:
         else:
             self._rows[i][...] = fit(value, leaf.shape, leaf.dtype)
 
-    def write_all(self, values: Sequence[Any], rows: list[int] | None = None) -> bool:
+    def write_all(self, values: Sequence[Any], rows: NDArray[np.intp] | None = None) -> bool:
         """Copy arrays that all have the leaf's shape; raises TypeError or ValueError if not.
 
         np.concatenate compares kinds and all axes but the first, and costs half of one copy per
         row (0.13 us against 0.26 us per env). What writes itself into a row is not joined first.
         """
         if values[0].__class__ is not np.ndarray and hasattr(values[0], "write_into"):
-            places = self._rows if rows is None else [self._rows[i] for i in rows]
+            places = self._rows if rows is None else [self._rows[i] for i in rows.tolist()]
             for row, value in zip(places, values, strict=True):
                 if not self._suits(value):
                     return False

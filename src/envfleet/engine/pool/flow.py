@@ -30,6 +30,7 @@ from envfleet.errors import WorkerDied
 Ids = NDArray[np.intp]
 _Part = tuple[int, Any]
 """A shard's index, and what it is asked."""
+_ONE = np.uint64(1)
 
 
 class Flow:
@@ -66,19 +67,23 @@ class Flow:
 
     def outstanding(self) -> Ids:
         """The envs that were sent and have not been received."""
-        return np.flatnonzero(self._asked != self._received)
+        return (self._asked != self._received).nonzero()[0]
+
+    def count(self) -> int:
+        """How many they are."""
+        return int(np.count_nonzero(self._asked != self._received)) if self.is_active else 0
 
     def busy(self, env_ids: Sequence[int] | Ids | None) -> Ids:
         """Those of some envs that are outstanding; None is all envs."""
         if env_ids is None:
             return self.outstanding()
         ids: Ids = np.asarray(env_ids, dtype=np.intp)
-        is_busy: NDArray[np.bool_] = self._asked[ids] != self._received[ids]
-        return ids[is_busy]
+        return ids[(self._asked[ids] != self._received[ids]).nonzero()[0]]
 
     def ready(self) -> Ids:
         """The envs that have reported and wait to be received."""
-        return np.flatnonzero((self._asked == self._done) & (self._asked != self._received))
+        asked = self._asked
+        return ((asked == self._done) & (asked != self._received)).nonzero()[0]
 
     def failures(self) -> dict[int, tuple[Failure, str]]:
         """What outstanding envs have raised, with their places."""
@@ -106,7 +111,7 @@ class Flow:
             loose: per loose leaf of the actions a list of these envs' values.
             plan: a reset of these envs, in the same order.
         """
-        numbers = (self._asked[env_ids] | np.uint64(1)) + np.uint64(1)
+        numbers = (self._asked[env_ids] | _ONE) + _ONE
         concerned = sorted(set(self._shard_of[env_ids].tolist()))
         parts: list[_Part] = []
         for index in concerned:
@@ -115,7 +120,7 @@ class Flow:
                 parts.append((index, None))
                 continue
             at = np.flatnonzero(self._shard_of[env_ids] == index)
-            numbers[at] |= np.uint64(1)
+            numbers[at] |= _ONE
             ids = env_ids[at].tolist()
             payload = [[c[k] for c in loose] for k in at] if plan is None else plan.pick(ids)
             parts.append((index, shard.prepare_ask(Ask(ids, numbers[at].tolist(), payload))))

@@ -284,11 +284,14 @@ class Pool:
         """
         self.check()
         reported = self._bell.reported()
-        with self._fatal():
-            if self._unheard:
-                raise self._unheard.pop(0)
-            for shard in self._elsewhere:
-                if shard.has_reports():
+        if self._stopped:
+            self.check_open()
+        ringing = [shard for shard in self._elsewhere if shard.has_reports()]
+        if ringing or self._unheard:
+            with self._fatal():
+                if self._unheard:
+                    raise self._unheard.pop(0)
+                for shard in ringing:
                     self.hear(shard, Ring.WIRE)
         return reported
 

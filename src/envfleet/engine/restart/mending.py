@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 from gymnasium.vector.async_vector_env import AsyncState
 
 from envfleet.engine.failures import Failure
@@ -80,6 +81,7 @@ class Mender:
         shard = death.worker
         while True:
             owing, ready = flow.salvage(shard)
+            flow.arrivals.read_notes(np.array(ready, dtype=np.intp))
             plans = [plan for env in owing if (plan := flow.reset_plan(env)) is not None]
             again = {env for plan in plans for env in plan.env_ids}
             cut = [env for env in owing if env not in again]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-BUDGET = 2.5e-4
+BUDGET = 5e-4
 """Seconds that a portion should take: an env that is done waits no longer for its neighbours.
 
 To tell of one env costs about as much as a step of CartPole; in portions of this length it is a few

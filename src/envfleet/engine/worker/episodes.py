@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
 
 from envfleet.engine.arena.arena import Terms
 from envfleet.engine.arena.views import ObservationWriter, Views
@@ -99,12 +100,12 @@ class Episodes:
                 self._fail(i, "reset", error, outcome)
         return self._with_loose(outcome)
 
-    def step(  # noqa: PLR0912 - the hot path: a function call per env would cost more
-        self, columns: Sequence[Any], env_ids: Sequence[int] | None = None
+    def step(  # noqa: PLR0912, PLR0915 - the hot path: a function call per env would cost more
+        self, columns: Sequence[Any], picked: NDArray[np.intp] | None = None
     ) -> Outcome:
         """Step some envs once, None being all; the action columns belong to the envs from here on.
 
-        The columns have a row per env that is stepped, in the order of ``env_ids``.
+        ``picked`` are their rows; the columns have a row per env that is stepped, in that order.
         """
         outcome, self._spare = self._spare or Outcome(), None
         next_step, all_infos = self._next_step, self._all_infos
@@ -112,16 +113,17 @@ class Episodes:
         rewards: list[Any] = []
         answer: Any = _NOTHING
         actions = self._actions.rows(columns)
-        envs, due, rows = self._host.hooks.envs, self._due, self._everyone
-        if env_ids is None:
+        envs, due = self._host.hooks.envs, self._due
+        rows: Sequence[int] = self._everyone
+        if picked is None:
             if self._has_flags:
                 self._has_flags = False
                 self._terminated.fill(False)
                 self._truncated.fill(False)
         else:
-            picked = [env - self._first for env in env_ids]
             self._terminated[picked] = self._truncated[picked] = False
-            envs, due, rows = [envs[i] for i in picked], [due[i] for i in picked], picked  # type: ignore[assignment]
+            rows = picked.tolist()
+            envs, due = [envs[i] for i in rows], [due[i] for i in rows]
         # This loop is the hot path: what is rare looks its env's row up.
         for env, action, is_due in zip(envs, actions, due, strict=True):
             try:
@@ -149,7 +151,7 @@ class Episodes:
             observations.append(observation)
             rewards.append(reward)
         self._host.check_process()
-        if env_ids is None:
+        if picked is None:
             self._record_all(observations, rewards, outcome)
         else:
             self._record_some(picked, observations, rewards, outcome)
@@ -159,9 +161,10 @@ class Episodes:
             self._spare = outcome
         return result
 
-    def is_due(self, i: int) -> bool:
-        """Whether env ``i`` of the shard will be reset, or report a cut, instead of stepping."""
-        return self._due[i]
+    @property
+    def due(self) -> Sequence[bool]:
+        """Per env of the shard whether it will be reset, or report a cut, instead of stepping."""
+        return self._due
 
     def renew(self, command: Renew) -> Outcome:
         """Some envs' episodes were lost with their process; report the cut in their next step.
@@ -213,7 +216,7 @@ class Episodes:
             self._record_observations(self._everyone, observations, outcome)
 
     def _record_some(
-        self, rows: list[int], observations: list[Any], rewards: list[Any], outcome: Outcome
+        self, rows: NDArray[np.intp], observations: list[Any], rewards: list[Any], outcome: Outcome
     ) -> None:
         """Write what some envs returned, likewise."""
         try:
@@ -223,9 +226,9 @@ class Episodes:
         except OverflowError:
             is_plain = False
         if not is_plain:
-            self._record_rewards(rows, observations, rewards, outcome)
+            self._record_rewards(rows.tolist(), observations, rewards, outcome)
         if not self._writer.write_all(observations, rows):
-            self._record_observations(rows, observations, outcome)
+            self._record_observations(rows.tolist(), observations, outcome)
 
     def _record_rewards(
         self, rows: Sequence[int], observations: list[Any], rewards: list[Any], outcome: Outcome

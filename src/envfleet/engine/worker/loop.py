@@ -42,6 +42,7 @@ from envfleet.engine.spin import LONGEST, Patience
 from envfleet.engine.wire import Wire
 from envfleet.engine.worker import guard
 from envfleet.engine.worker.descendants import end_runaways
+from envfleet.engine.worker.notes import Notes
 from envfleet.engine.worker.server import Job, ShardServer
 from envfleet.engine.worker.threads import limit_threads
 
@@ -85,6 +86,7 @@ class _Worker:
         self._number = 0  # of the last command
         self._commands: deque[bytearray] = deque()  # read and not obeyed yet
         self._asks = self._asks_on_wire = 0  # that were heard
+        self._notes: Notes | None = None
         self._messages = 0  # of envs that were asked one by one
 
     def leave(self) -> None:
@@ -140,6 +142,7 @@ class _Worker:
             self._signals = Signals(shared_array(command.layout.signals, memory), self._index)
             infos = shared_array(command.layout.infos, memory)[envs.start : envs.stop]
             self._board = Board(infos, envs)
+            self._notes = Notes(views, envs.start) if terms.shared_memory else None
             self._patience = Patience(LONGEST)
             self._yields = terms.crowded
         return Outcome()
@@ -232,23 +235,21 @@ class _Worker:
 
     def _take_turn(self) -> None:
         """Let the next envs move that were asked one by one, and tell of them."""
-        report = self.server.turns.take() if self.server.has_turns else None
-        if report is None:
+        turn = self.server.turns.take() if self.server.has_turns else None
+        if turn is None:
             return
         guard.end_if_stray()
-        tellers = self._tellers(report)
+        signals, tellers = self._signals, set(turn.rows.tolist())
+        if signals is not None and self._notes is not None:
+            tellers = self._notes.write(turn, self.server.tellers(turn))
         if tellers:
             self._messages += 1
-            self._wire.send(self._encoded(self.server.with_rows(report.part(tellers))))
-        if self._signals is not None:
-            silent = report.part(set(report.env_ids) - tellers) if tellers else report
-            self.server.hand_back(silent)
-            if self._signals.report(len(report.env_ids), self._messages):
+            self._wire.send(self._encoded(self.server.report(turn, tellers)))
+        if signals is not None:
+            if len(tellers) < len(turn.rows):
+                self.server.hand_back(turn, but=tellers)
+            if signals.report(len(turn.rows), self._messages):
                 self._wire.send(LOOK)
-
-    def _tellers(self, report: Report) -> set[int]:
-        """The envs whose answer is more than their rows in the arena."""
-        return set(report.env_ids) if self._signals is None else self.server.tellers(report)
 
     def _encoded(self, report: Report) -> bytes:
         outcome = report.outcome

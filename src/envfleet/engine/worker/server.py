@@ -15,7 +15,9 @@ from envfleet.engine.arena.views import Views, private_views
 from envfleet.engine.failures import Failure
 from envfleet.engine.interrupts import raise_interrupt
 from envfleet.engine.messages import (
+    ENDED,
     PLAIN_STEP,
+    SILENT,
     Call,
     Close,
     Command,
@@ -33,8 +35,10 @@ from envfleet.engine.worker.episodes import Episodes
 from envfleet.engine.worker.guard import seed_globals
 from envfleet.engine.worker.hooks import EnvFactory, EnvHost
 from envfleet.engine.worker.host import Host
-from envfleet.engine.worker.turns import Turns
+from envfleet.engine.worker.turns import Turn, Turns
 from envfleet.engine.worker.waiting import WaitMeter
+
+_NOBODY: set[int] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +137,11 @@ class ShardServer:
         if command is PLAIN_STEP and self._is_plain and not self._meter.measuring:
             return self._episodes.step(list(map(np.ndarray.copy, self._views.actions)))
         columns, env_ids = self._action_columns(command), command.env_ids
-        if env_ids is not None or not self._meter.measuring:
-            outcome = self._episodes.step(columns, env_ids)
+        if env_ids is not None:
+            rows = np.array(env_ids, dtype=np.intp) - self.env_ids.start
+            outcome = self._episodes.step(columns, rows)
+        elif not self._meter.measuring:
+            outcome = self._episodes.step(columns)
         else:
             self._meter.start()
             outcome = self._episodes.step(columns)
@@ -159,27 +166,43 @@ class ShardServer:
         """Whether an env waits for its turn."""
         return bool(self._turns)
 
-    def tellers(self, report: Report) -> set[int]:
-        """The envs whose answer is more than rows that the caller can see."""
-        return set(report.env_ids) if self._sends_columns else report.tellers()
+    def tellers(self, turn: Turn) -> set[int]:
+        """The rows of envs whose answer is more than rows that the caller can see."""
+        if self._sends_columns:
+            return set(turn.rows.tolist())
+        outcome = turn.outcome
+        if outcome is SILENT or outcome is ENDED:
+            return _NOBODY
+        if outcome.loose:
+            return set(turn.rows.tolist())
+        told = [env for env, _ in outcome.infos] + [env for env, _ in outcome.final_objects]
+        told += [failure.env for failure in outcome.failures]
+        return {env - self.env_ids.start for env in told}
 
-    def hand_back(self, report: Report) -> None:
-        """Hand the rows of envs that have reported back to the caller."""
-        rows = [env - self.env_ids.start for env in report.env_ids]
-        self._views.hand_back(rows, report.numbers, report.stamp)
+    def hand_back(self, turn: Turn, but: set[int]) -> None:
+        """Hand the rows of a portion back to the caller, but for some."""
+        rows, numbers = turn.rows, turn.numbers
+        if but:
+            kept = [k for k, i in enumerate(rows.tolist()) if i not in but]
+            rows, numbers = rows[kept], numbers[kept]
+        self._views.hand_back(rows, numbers, turn.stamp)
 
-    def with_rows(self, report: Report) -> Report:
-        """The report of some envs with the rows of these envs that the caller cannot see."""
-        outcome, views = report.outcome, self._views
-        rows = [env - self.env_ids.start for env in report.env_ids]
+    def report(self, turn: Turn, tellers: set[int]) -> Report:
+        """What some envs of a portion have answered, with their rows that the caller cannot see."""
+        outcome, views, first = turn.outcome, self._views, self.env_ids.start
+        chosen = [k for k, i in enumerate(turn.rows.tolist()) if i in tellers]
+        rows, numbers = turn.rows[chosen], turn.numbers[chosen].tolist()
+        envs = (rows + first).tolist()
+        if len(chosen) < len(turn.rows):
+            outcome = replace(outcome, infos=[e for e in outcome.infos if e[0] - first in tellers])
         if self._sends_columns:
             ended = (views.terminated[rows] | views.truncated[rows]).any()
             final = [column[rows] for column in views.final_observations] if ended else ()
             observations = [column[rows] for column in views.observations]
             outcome = replace(outcome, observations=observations, final_observations=final)
         if outcome.loose:
-            outcome = replace(outcome, loose=[outcome.loose[i] for i in rows])
-        return report if outcome is report.outcome else replace(report, outcome=outcome)
+            outcome = replace(outcome, loose=[outcome.loose[i] for i in rows.tolist()])
+        return Report(envs, numbers, turn.stamp, outcome)
 
     def close(self) -> Outcome:
         """Close the envs that there are; once."""

@@ -8,18 +8,18 @@ a reset, which is where envs tend to be slow, moves with others only while reset
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Container, Sequence
 from enum import IntEnum, auto
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envfleet.engine.arena.views import Views
 from envfleet.engine.failures import Failure
 from envfleet.engine.interrupts import raise_interrupt
-from envfleet.engine.messages import Ask, Outcome, Report
+from envfleet.engine.messages import Ask, Outcome
 from envfleet.engine.rules.portions import SLOW, Portion
 from envfleet.engine.rules.seeding import ResetPlan
 from envfleet.engine.rules.spaces import Structure
@@ -36,6 +36,18 @@ class _Kind(IntEnum):
     """What it was asked could not be unpickled."""
 
 
+class Turn(NamedTuple):
+    """What a portion has answered: the rows of its envs, what each was asked, when, and what."""
+
+    rows: NDArray[np.intp]
+    numbers: NDArray[np.uint64]
+    stamp: float
+    outcome: Outcome
+
+
+_ONE = np.uint64(1)
+
+
 class Turns:
     """Who is next, and what each was asked beside its row of actions."""
 
@@ -47,7 +59,7 @@ class Turns:
         self._asked = views.asked
         self._taken = views.asked.copy()
         self._first = first
-        self._queue: deque[int] = deque()
+        self._queue: list[int] = []
         self._errands: dict[int, Any] = {}
         self._moving: list[int] = []
         self._steps = Portion(len(views.asked))
@@ -59,7 +71,7 @@ class Turns:
     def look(self) -> None:
         """Take in envs whose row of actions is all that they were asked."""
         asked = self._asked.copy()
-        new = np.flatnonzero((asked != self._taken) & (asked & 1 == 0))
+        new = ((asked != self._taken) & (asked & _ONE == 0)).nonzero()[0]
         if len(new):
             self._taken[new] = asked[new]
             self._queue.extend(new.tolist())
@@ -79,7 +91,7 @@ class Turns:
                 self._errands[i] = errand
                 self._queue.append(i)
 
-    def take(self, most: int | None = None, among: Container[int] | None = None) -> Report | None:
+    def take(self, most: int | None = None, among: Container[int] | None = None) -> Turn | None:
         """Let the next portion move; None if nobody is left.
 
         Args:
@@ -89,15 +101,16 @@ class Turns:
         kind, rows = self._next(most, among)
         if not rows:
             return None
+        if len(rows) == len(self._asked):
+            rows.sort()
         self._moving = rows
-        for i in rows:
-            self._queue.remove(i)
+        self._remove(rows)
+        picked = np.array(rows)
         begun = time.perf_counter()
-        outcome = self._move(kind, rows)
+        outcome = self._move(kind, picked)
         now = time.perf_counter()
         self._note(kind, len(rows), now - begun)
-        env_ids = [self._first + i for i in rows]
-        return Report(env_ids, self._taken[rows].tolist(), now, outcome)
+        return Turn(picked, self._taken[picked], now, outcome)
 
     def end(self) -> None:
         """What ``take`` returned has been told."""
@@ -106,14 +119,20 @@ class Turns:
     def torn(self) -> list[int]:
         """The envs of which an interrupt leaves it open what they did; told once."""
         torn, self._moving = self._moving, []
-        for i in torn:
-            if i in self._queue:
-                self._queue.remove(i)
+        self._remove(torn)
         return [self._first + i for i in torn]
+
+    def _remove(self, rows: list[int]) -> None:
+        """Take rows out of the queue."""
+        if self._queue[: len(rows)] == rows:
+            del self._queue[: len(rows)]
+        elif rows:
+            gone = set(rows)
+            self._queue = [i for i in self._queue if i not in gone]
 
     def _next(self, most: int | None, among: Container[int] | None) -> tuple[_Kind, list[int]]:
         """Who moves now: the head of the queue, and as many of its kind as fit."""
-        queue: Sequence[int] = self._queue
+        queue = self._queue
         if among is not None:
             queue = [i for i in queue if self._first + i in among]
         if not queue:
@@ -121,8 +140,8 @@ class Turns:
         kind = self._kind(queue[0])
         size = self._steps.size if kind is _Kind.STEP else self._resets.size
         size = size if most is None else min(size, most)
-        if kind is _Kind.STEP and not self._errands and self._resets.is_quick:
-            return kind, list(islice(queue, size))
+        if not self._errands and (self._resets.is_quick or True not in self._episodes.due):
+            return kind, queue[:size]
         alike = (i for i in queue if self._kind(i) is kind)
         return kind, list(islice(alike, 1 if kind is _Kind.LOST else size))
 
@@ -132,7 +151,7 @@ class Turns:
             return _Kind.RESET
         if isinstance(errand, Exception):
             return _Kind.LOST
-        is_due = self._episodes.is_due(i) and not self._resets.is_quick
+        is_due = self._episodes.due[i] and not self._resets.is_quick
         return _Kind.AUTORESET if is_due else _Kind.STEP
 
     def _note(self, kind: _Kind, count: int, seconds: float) -> None:
@@ -143,11 +162,10 @@ class Turns:
         if seconds > SLOW:
             self._resets.note(count, seconds)  # it may have been the reset of one of them
 
-    def _move(self, kind: _Kind, rows: list[int]) -> Outcome:
-        whole = len(rows) == len(self._asked)
-        if whole:
-            rows.sort()
-        errands = [self._errands.pop(i, None) for i in rows]
+    def _move(self, kind: _Kind, rows: NDArray[np.intp]) -> Outcome:
+        errands: list[Any] = []
+        if self._errands:
+            errands = [self._errands.pop(i, None) for i in rows.tolist()]
         try:
             if kind is _Kind.LOST:
                 raise errands[0]  # noqa: TRY301 - told as any failure of a command is
@@ -160,8 +178,9 @@ class Turns:
                     next(fixed) if leaf.fixed else list(next(loose))
                     for leaf in self._actions.leaves
                 ]
-            return self._episodes.step(columns, None if whole else [self._first + i for i in rows])
+            return self._episodes.step(columns, None if len(rows) == len(self._asked) else rows)
         except Exception as error:  # noqa: BLE001 - nothing that can be told may end a worker
             raise_interrupt(error)
             phase = "receiving a command" if kind is _Kind.LOST else "step"
-            return Outcome(failures=[Failure.capture(self._first + i, phase, error) for i in rows])
+            envs = (rows + self._first).tolist()
+            return Outcome(failures=[Failure.capture(env, phase, error) for env in envs])
