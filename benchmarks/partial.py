@@ -3,8 +3,8 @@
 python benchmarks/partial.py [--rounds 7] [--seconds 1] [--cells naps resets cartpole ...]
 
 Every cell has its contestants take turns; a row is the median of its rates, and the median of the
-rounds' ratios to the cell's first contestant. ``recv(k)`` receives at least k envs and sends them on
-at once.
+rounds' ratios to the cell's first contestant. ``recv(k)`` receives at least k envs, which are then
+sent on at once.
 """
 
 from __future__ import annotations

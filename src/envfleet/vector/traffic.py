@@ -48,7 +48,7 @@ class Traffic:
     def sent(self, ids: NDArray[np.intp]) -> None:
         """These envs were sent."""
         held = time.perf_counter() - self._received_at[ids]
-        total = float(held.sum())
+        total = float(np.add.reduce(held))
         if total == total:  # noqa: PLR0124 - not NaN: each was received before
             self._held += total
             self._sent += len(ids)
@@ -62,7 +62,7 @@ class Traffic:
         now = time.perf_counter()
         self._batches += 1
         self._partial += len(ids) < outstanding
-        self._waited += now * len(ids) - float(ready.sum())
+        self._waited += now * len(ids) - float(np.add.reduce(ready))
         self._steps[ids] += 1
         self._received_at[ids] = now
 

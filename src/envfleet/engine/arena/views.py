@@ -15,6 +15,19 @@ from envfleet.engine.interrupts import raise_interrupt
 from envfleet.engine.rules.spaces import Array, Leaf, Structure, StructureError, fit
 from envfleet.errors import ObservationMismatch
 
+Rows = slice | NDArray[np.intp]
+"""Some rows: a slice where they are neighbours, for that takes a fraction of the time."""
+EVERYBODY = slice(None)
+"""All rows."""
+
+
+def pick_rows(rows: Sequence[int]) -> Rows:
+    """These rows, as they are picked quickest."""
+    first, end = rows[0], rows[0] + len(rows)
+    if rows[-1] + 1 == end and list(rows) == list(range(first, end)):
+        return slice(first, end)
+    return np.array(rows, dtype=np.intp)
+
 
 @dataclass(frozen=True, slots=True)
 class Views:
@@ -58,7 +71,7 @@ class Views:
             self.note_sizes[rows],
         )
 
-    def hand_back(self, rows: NDArray[np.intp], numbers: NDArray[np.uint64], stamp: float) -> None:
+    def hand_back(self, rows: Rows, numbers: NDArray[np.uint64], stamp: float) -> None:
         """Say that these rows answer what their envs were asked with these numbers."""
         self.stamps[rows] = stamp
         self.done[rows] = numbers
@@ -182,7 +195,7 @@ class ObservationWriter:
                 raise ObservationMismatch(env, path, str(problem)) from None
         self.loose[i] = loose
 
-    def write_all(self, observations: Sequence[Any], rows: NDArray[np.intp] | None = None) -> bool:
+    def write_all(self, observations: Sequence[Any], rows: Rows = EVERYBODY) -> bool:
         """Record the observations of all envs, or of these rows, if each is what its space says.
 
         False means that at least one needs ``write``; nothing can be said about the rows then.
@@ -231,24 +244,30 @@ class _LeafColumn:
         else:
             self._rows[i][...] = fit(value, leaf.shape, leaf.dtype)
 
-    def write_all(self, values: Sequence[Any], rows: NDArray[np.intp] | None = None) -> bool:
+    def write_all(self, values: Sequence[Any], rows: Rows = EVERYBODY) -> bool:
         """Copy arrays that all have the leaf's shape; raises TypeError or ValueError if not.
 
         np.concatenate compares kinds and all axes but the first, and costs half of one copy per
         row (0.13 us against 0.26 us per env). What writes itself into a row is not joined first.
         """
         if values[0].__class__ is not np.ndarray and hasattr(values[0], "write_into"):
-            places = self._rows if rows is None else [self._rows[i] for i in rows.tolist()]
+            if isinstance(rows, slice):
+                places = self._rows[rows]
+            else:
+                places = [self._rows[i] for i in rows.tolist()]
             for row, value in zip(places, values, strict=True):
                 if not self._suits(value):
                     return False
                 value.write_into(row)
             return True
-        lengths = self._lengths if rows is None else self._lengths[: len(rows)]
-        if list(map(len, values)) != lengths:
+        if list(map(len, values)) != self._lengths[: len(values)]:
             return False
-        if rows is None:
+        if rows is EVERYBODY:
             np.concatenate(values, out=self._joined, casting=self._casting)
+        elif isinstance(rows, slice):
+            height = self._lengths[0]
+            joined = self._joined[rows.start * height : rows.stop * height]
+            np.concatenate(values, out=joined, casting=self._casting)
         else:
             joined = np.concatenate(values, dtype=self.leaf.dtype, casting=self._casting)
             self._column[rows] = joined.reshape(len(rows), *self.leaf.shape)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,6 +47,8 @@ class Flow:
         self._pool = pool
         self._step_timeout = step_timeout
         self._hangs = _Hangs(pool, step_timeout)
+        self._is_turning = False
+        """Set while envs of this process move. Found set afterwards, an interrupt came."""
         self._undelivered: tuple[Ids, NDArray[np.uint64], Sequence[_Part]] | None = None
 
     def follow(self, arrivals: Arrivals) -> None:
@@ -58,6 +60,7 @@ class Flow:
         self._plans: dict[int, ResetPlan] = {}
         counts = [len(shard.env_ids) for shard in self._pool.shards]
         self._shard_of = np.repeat(np.arange(len(counts)), counts)
+        self._here = [shard for shard in self._pool.shards if shard.descriptor is None]
 
     def detach(self) -> None:
         """Let go of the arena."""
@@ -67,7 +70,8 @@ class Flow:
 
     def outstanding(self) -> Ids:
         """The envs that were sent and have not been received."""
-        return (self._asked != self._received).nonzero()[0]
+        outstanding: Ids = (self._asked != self._received).nonzero()[0]
+        return outstanding
 
     def count(self) -> int:
         """How many they are."""
@@ -78,12 +82,14 @@ class Flow:
         if env_ids is None:
             return self.outstanding()
         ids: Ids = np.asarray(env_ids, dtype=np.intp)
-        return ids[(self._asked[ids] != self._received[ids]).nonzero()[0]]
+        busy: Ids = ids[(self._asked[ids] != self._received[ids]).nonzero()[0]]
+        return busy
 
     def ready(self) -> Ids:
         """The envs that have reported and wait to be received."""
         asked = self._asked
-        return ((asked == self._done) & (asked != self._received)).nonzero()[0]
+        ready: Ids = ((asked == self._done) & (asked != self._received)).nonzero()[0]
+        return ready
 
     def failures(self) -> dict[int, tuple[Failure, str]]:
         """What outstanding envs have raised, with their places."""
@@ -112,7 +118,7 @@ class Flow:
             plan: a reset of these envs, in the same order.
         """
         numbers = (self._asked[env_ids] | _ONE) + _ONE
-        concerned = sorted(set(self._shard_of[env_ids].tolist()))
+        concerned = set(self._shard_of[env_ids].tolist())
         parts: list[_Part] = []
         for index in concerned:
             shard = self._pool.shards[index]
@@ -182,10 +188,19 @@ class Flow:
             self._hangs.check()
 
     def _take_turn(self, most: int, among: frozenset[int] | None) -> bool:
-        return any(shard.take_turn(most, among) for shard in self._pool.shards)
+        for shard in self._here:
+            self._is_turning = True
+            has_moved = shard.take_turn(most, among)
+            self._is_turning = False
+            if has_moved:
+                return True
+        return False
 
     def torn(self) -> list[int]:
         """Envs that an interrupt has left apart from what is known of them; not outstanding now."""
+        if not self._is_turning:
+            return []
+        self._is_turning = False
         torn = [env for shard in self._pool.shards for env in shard.torn_turns()]
         if torn:
             self.receive(np.array(torn))
@@ -242,7 +257,7 @@ class _Hangs:
         self._seen: dict[int, int] = {}
         self._looked = 0.0
 
-    def sent(self, shards: Sequence[int]) -> None:
+    def sent(self, shards: Iterable[int]) -> None:
         """These shards have been asked something."""
         if self._timeout is not None:
             self._since.update(dict.fromkeys(shards, time.monotonic()))

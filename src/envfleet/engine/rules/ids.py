@@ -25,16 +25,15 @@ def checked_ids(env_ids: Any, num_envs: int) -> NDArray[np.intp]:
             "env_ids must be a list of env numbers, got an array of shape "
             f"{env_ids.shape} and dtype {env_ids.dtype}"
         )
-    ids: NDArray[np.intp] = env_ids.astype(np.intp)
-    named = np.zeros(num_envs, dtype=np.bool_)
-    try:
-        named[ids.view(np.uintp)] = True  # as unsigned numbers, negative ones are out of range too
-    except IndexError:
-        wrong = [env for env in ids.tolist() if not 0 <= env < num_envs]
-        raise ValueError(f"env_ids {wrong} are not among the envs 0 to {num_envs - 1}") from None
-    if np.count_nonzero(named) != len(ids):
-        twice = sorted({env for env in ids.tolist() if ids.tolist().count(env) > 1})
+    listed = env_ids.tolist()
+    named = set(listed)
+    if listed and (min(named) < 0 or max(named) >= num_envs):
+        wrong = [env for env in listed if not 0 <= env < num_envs]
+        raise ValueError(f"env_ids {wrong} are not among the envs 0 to {num_envs - 1}")
+    if len(named) != len(listed):
+        twice = sorted(env for env in named if listed.count(env) > 1)
         raise ValueError(f"env_ids name envs {twice} more than once")
+    ids: NDArray[np.intp] = env_ids.astype(np.intp, copy=False)
     return ids
 
 

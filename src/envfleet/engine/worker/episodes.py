@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from numpy.typing import NDArray
 
 from envfleet.engine.arena.arena import Terms
-from envfleet.engine.arena.views import ObservationWriter, Views
+from envfleet.engine.arena.views import EVERYBODY, ObservationWriter, Rows, Views
 from envfleet.engine.infos.keeping import at_end, checked, final_info
 from envfleet.engine.interrupts import raise_interrupt
 from envfleet.engine.messages import Outcome, Renew
@@ -101,9 +100,9 @@ class Episodes:
         return self._with_loose(outcome)
 
     def step(  # noqa: PLR0912, PLR0915 - the hot path: a function call per env would cost more
-        self, columns: Sequence[Any], picked: NDArray[np.intp] | None = None
+        self, columns: Sequence[Any], picked: Rows = EVERYBODY
     ) -> Outcome:
-        """Step some envs once, None being all; the action columns belong to the envs from here on.
+        """Step some envs once; the action columns belong to the envs from here on.
 
         ``picked`` are their rows; the columns have a row per env that is stepped, in that order.
         """
@@ -115,15 +114,18 @@ class Episodes:
         actions = self._actions.rows(columns)
         envs, due = self._host.hooks.envs, self._due
         rows: Sequence[int] = self._everyone
-        if picked is None:
+        if picked is EVERYBODY:
             if self._has_flags:
                 self._has_flags = False
                 self._terminated.fill(False)
                 self._truncated.fill(False)
         else:
             self._terminated[picked] = self._truncated[picked] = False
-            rows = picked.tolist()
-            envs, due = [envs[i] for i in rows], [due[i] for i in rows]
+            if isinstance(picked, slice):
+                rows, envs, due = rows[picked], envs[picked], due[picked]
+            else:
+                rows = picked.tolist()
+                envs, due = [envs[i] for i in rows], [due[i] for i in rows]
         # This loop is the hot path: what is rare looks its env's row up.
         for env, action, is_due in zip(envs, actions, due, strict=True):
             try:
@@ -151,10 +153,10 @@ class Episodes:
             observations.append(observation)
             rewards.append(reward)
         self._host.check_process()
-        if picked is None:
+        if picked is EVERYBODY:
             self._record_all(observations, rewards, outcome)
         else:
-            self._record_some(picked, observations, rewards, outcome)
+            self._record_some(picked, rows, observations, rewards, outcome)
         result = self._with_loose(outcome).shared()
         if result is not outcome:
             outcome.ended = False  # nothing else is in it
@@ -216,19 +218,24 @@ class Episodes:
             self._record_observations(self._everyone, observations, outcome)
 
     def _record_some(
-        self, rows: NDArray[np.intp], observations: list[Any], rewards: list[Any], outcome: Outcome
+        self,
+        picked: Rows,
+        rows: Sequence[int],
+        observations: list[Any],
+        rewards: list[Any],
+        outcome: Outcome,
     ) -> None:
         """Write what some envs returned, likewise."""
         try:
             is_plain = _PLAIN_REWARDS.issuperset(map(type, rewards))
             if is_plain:
-                self._rewards[rows] = rewards
+                self._rewards[picked] = rewards
         except OverflowError:
             is_plain = False
         if not is_plain:
-            self._record_rewards(rows.tolist(), observations, rewards, outcome)
-        if not self._writer.write_all(observations, rows):
-            self._record_observations(rows.tolist(), observations, outcome)
+            self._record_rewards(rows, observations, rewards, outcome)
+        if not self._writer.write_all(observations, picked):
+            self._record_observations(rows, observations, outcome)
 
     def _record_rewards(
         self, rows: Sequence[int], observations: list[Any], rewards: list[Any], outcome: Outcome

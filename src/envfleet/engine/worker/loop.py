@@ -239,7 +239,7 @@ class _Worker:
         if turn is None:
             return
         guard.end_if_stray()
-        signals, tellers = self._signals, set(turn.rows.tolist())
+        signals, tellers = self._signals, set(turn.rows)
         if signals is not None and self._notes is not None:
             tellers = self._notes.write(turn, self.server.tellers(turn))
         if tellers:

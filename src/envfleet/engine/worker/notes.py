@@ -28,7 +28,7 @@ class Notes:
         """Note what these envs of a portion tell; returns those whose it is too much for a note."""
         if not tellers and self._are_clean:
             return tellers
-        self._sizes[turn.rows] = 0
+        self._sizes[turn.picked] = 0
         self._are_clean = not tellers and not self._sizes.any()
         outcome = turn.outcome
         infos, finals = dict(outcome.infos), dict(outcome.final_objects)

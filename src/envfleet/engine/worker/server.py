@@ -169,29 +169,29 @@ class ShardServer:
     def tellers(self, turn: Turn) -> set[int]:
         """The rows of envs whose answer is more than rows that the caller can see."""
         if self._sends_columns:
-            return set(turn.rows.tolist())
+            return set(turn.rows)
         outcome = turn.outcome
         if outcome is SILENT or outcome is ENDED:
             return _NOBODY
         if outcome.loose:
-            return set(turn.rows.tolist())
+            return set(turn.rows)
         told = [env for env, _ in outcome.infos] + [env for env, _ in outcome.final_objects]
         told += [failure.env for failure in outcome.failures]
         return {env - self.env_ids.start for env in told}
 
     def hand_back(self, turn: Turn, but: set[int]) -> None:
         """Hand the rows of a portion back to the caller, but for some."""
-        rows, numbers = turn.rows, turn.numbers
+        picked, numbers = turn.picked, turn.numbers
         if but:
-            kept = [k for k, i in enumerate(rows.tolist()) if i not in but]
-            rows, numbers = rows[kept], numbers[kept]
-        self._views.hand_back(rows, numbers, turn.stamp)
+            kept = [k for k, i in enumerate(turn.rows) if i not in but]
+            picked, numbers = np.array(turn.rows)[kept], numbers[kept]
+        self._views.hand_back(picked, numbers, turn.stamp)
 
     def report(self, turn: Turn, tellers: set[int]) -> Report:
         """What some envs of a portion have answered, with their rows that the caller cannot see."""
         outcome, views, first = turn.outcome, self._views, self.env_ids.start
-        chosen = [k for k, i in enumerate(turn.rows.tolist()) if i in tellers]
-        rows, numbers = turn.rows[chosen], turn.numbers[chosen].tolist()
+        chosen = [k for k, i in enumerate(turn.rows) if i in tellers]
+        rows, numbers = np.array(turn.rows)[chosen], turn.numbers[chosen].tolist()
         envs = (rows + first).tolist()
         if len(chosen) < len(turn.rows):
             outcome = replace(outcome, infos=[e for e in outcome.infos if e[0] - first in tellers])

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.engine.arena.views import Views
+from envfleet.engine.arena.views import EVERYBODY, Rows, Views, pick_rows
 from envfleet.engine.failures import Failure
 from envfleet.engine.interrupts import raise_interrupt
 from envfleet.engine.messages import Ask, Outcome
@@ -39,7 +39,8 @@ class _Kind(IntEnum):
 class Turn(NamedTuple):
     """What a portion has answered: the rows of its envs, what each was asked, when, and what."""
 
-    rows: NDArray[np.intp]
+    rows: list[int]
+    picked: Rows
     numbers: NDArray[np.uint64]
     stamp: float
     outcome: Outcome
@@ -105,12 +106,12 @@ class Turns:
             rows.sort()
         self._moving = rows
         self._remove(rows)
-        picked = np.array(rows)
+        picked = EVERYBODY if len(rows) == len(self._asked) else pick_rows(rows)
         begun = time.perf_counter()
-        outcome = self._move(kind, picked)
+        outcome = self._move(kind, rows, picked)
         now = time.perf_counter()
         self._note(kind, len(rows), now - begun)
-        return Turn(picked, self._taken[picked], now, outcome)
+        return Turn(rows, picked, self._taken[picked], now, outcome)
 
     def end(self) -> None:
         """What ``take`` returned has been told."""
@@ -162,25 +163,26 @@ class Turns:
         if seconds > SLOW:
             self._resets.note(count, seconds)  # it may have been the reset of one of them
 
-    def _move(self, kind: _Kind, rows: NDArray[np.intp]) -> Outcome:
+    def _move(self, kind: _Kind, rows: list[int], picked: Rows) -> Outcome:
         errands: list[Any] = []
         if self._errands:
-            errands = [self._errands.pop(i, None) for i in rows.tolist()]
+            errands = [self._errands.pop(i, None) for i in rows]
         try:
             if kind is _Kind.LOST:
                 raise errands[0]  # noqa: TRY301 - told as any failure of a command is
             if kind is _Kind.RESET:
                 return self._episodes.reset(ResetPlan.joined(errands))
-            columns: list[Any] = [column[rows] for column in self._columns]
+            # Copies: an env may keep its action, and the row is overwritten.
+            columns: list[Any] = [column[picked].copy() for column in self._columns]
             if self._actions.loose:
                 fixed, loose = iter(columns), zip(*errands, strict=True)
                 columns = [
                     next(fixed) if leaf.fixed else list(next(loose))
                     for leaf in self._actions.leaves
                 ]
-            return self._episodes.step(columns, None if len(rows) == len(self._asked) else rows)
+            return self._episodes.step(columns, picked)
         except Exception as error:  # noqa: BLE001 - nothing that can be told may end a worker
             raise_interrupt(error)
             phase = "receiving a command" if kind is _Kind.LOST else "step"
-            envs = (rows + self._first).tolist()
-            return Outcome(failures=[Failure.capture(env, phase, error) for env in envs])
+            first = self._first
+            return Outcome(failures=[Failure.capture(first + i, phase, error) for i in rows])
