@@ -22,7 +22,7 @@ import numpy as np
 from gymnasium import spaces
 
 import envfleet
-from envfleet.bench.contestants import Limit
+from envfleet.bench.limit import Limit
 from envfleet.bench.works import factory
 
 

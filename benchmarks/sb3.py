@@ -45,9 +45,10 @@ class Contestant:
     in_envs: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.envs: Any = make_vec_env(
+        envs: Any = make_vec_env(
             self.env_id, self.num_envs, seed=0, vec_env_cls=CLASSES[self.name]
         )
+        self.envs = envs
         self._spent = 0.0
         self._step, self.envs.step = self.envs.step, self._timed_step
         self.model = PPO(

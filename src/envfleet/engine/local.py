@@ -34,6 +34,7 @@ class LocalShard(Shard):
         self._server = ShardServer(env_ids, is_worker=False, watches_waiting=is_share)
         self._todo: Command | Job | Arena | None = job
         self.has_work = True
+        self._arrivals: Arrivals | None = None
 
     @property
     def envs(self) -> list[gymnasium.Env[Any, Any]]:
@@ -118,7 +119,7 @@ class LocalShard(Shard):
         turn = server.turns.take(most, among) if server.has_turns else None
         if turn is None:
             return False
-        if tellers := server.tellers(turn):
+        if (tellers := server.tellers(turn)) and self._arrivals is not None:
             self._arrivals.take(server.report(turn, tellers))
         server.hand_back(turn, but=tellers)
         server.turns.end()
@@ -135,6 +136,7 @@ class LocalShard(Shard):
 
     def release(self) -> None:
         """Let go of the arena."""
+        self._arrivals = None
         self._server.detach()
 
 

@@ -117,7 +117,7 @@ class Fleet(PartialBatches[ObsType, ActType], Generic[ObsType, ActType]):
 
     # Step
 
-    def step(self, actions: ActType, env_ids: EnvIds | None = None) -> StepResult[ObsType]:
+    def step(self, actions: ActType, *, env_ids: EnvIds | None = None) -> StepResult[ObsType]:
         """Step every env once, or those of ``env_ids``; or reset it where autoreset is due.
 
         With ``env_ids`` there is an action, and a row of what is returned, for each of these envs,

@@ -97,7 +97,7 @@ class Results:
                 column.append(self._final_observation(env, objects or ()))
             final = [InfoBlock(ended.tolist(), {"final_obs": column}, frozenset())]
         count, infos = len(env_ids), cast("Any", {})
-        if self._lists:
+        if self.lists_infos:
             infos = list_infos(entries, final, count)
         elif entries or final:
             infos = join_infos([*pack_infos(entries), *final], count)
