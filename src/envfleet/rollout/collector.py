@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, cast
 
 import gymnasium
 import numpy as np
@@ -27,6 +27,7 @@ from envfleet.rollout.agent import (
 )
 from envfleet.rollout.buffer import Rollout
 from envfleet.rollout.engine import autoreset_mode_of, restarted
+from envfleet.rollout.flowing import FlowingRows, PartialFleet, Place, check_flowing, drain
 from envfleet.rollout.memory import Buffers, Row
 from envfleet.rollout.nested import ChannelsFirst, ObservationFormat, Tree, tree_leaves, tree_map
 from envfleet.rollout.statistics import (
@@ -93,6 +94,12 @@ class Collector:
         torch_threads: how many threads torch may use meanwhile; None leaves it alone. Small
             networks are fastest with one, and the other cores are the workers'.
         recorder: films episodes of some envs, such as ``envfleet.Recorder``; ``close`` closes it.
+        overlap: whether the agent acts for one half of the envs while the other half steps: twice
+            as many calls of the agent, and workers that do not wait for it. Takes a fleet of ours.
+        min_envs: have the agent act as soon as so many envs are ready, so that slow ones hold
+            nobody up; every env still contributes ``steps`` rows. Takes a fleet of ours. Who is
+            ready first is up to the machine: with an agent that samples, rollouts are not
+            reproducible.
 
     Raises:
         TypeError, ValueError: a space, an agent or an option that cannot be used.
@@ -116,11 +123,15 @@ class Collector:
         requires_grad_observations: bool = False,
         torch_threads: int | None = 1,
         recorder: EpisodeRecorder | None = None,
+        overlap: bool = False,
+        min_envs: int | None = None,
     ) -> None:
         if operator.index(steps) < 1:
             raise ValueError(f"steps must be at least 1, got {steps}")
         if torch_threads is not None and torch_threads < 1:
             raise ValueError(f"torch_threads must be at least 1 or None, got {torch_threads}")
+        self._flows = check_flowing(envs, overlap=overlap, min_envs=min_envs, recorder=recorder)
+        self._min_envs = min_envs
         self.envs = envs
         self.agent = agent
         self.steps = steps
@@ -169,6 +180,8 @@ class Collector:
             raise ValueError("all envs must be reset now: leave out options['reset_mask'].")
         if self._is_new and seed is None:
             seed = self.seed
+        if self._flows and self._now is None:
+            drain(cast("PartialFleet", self.envs))
         # Engines may take the mask out of the dict.
         observations, _ = self.envs.reset(
             seed=seed, options=dict(options) if isinstance(options, dict) else options
@@ -283,6 +296,8 @@ class Collector:
         tree_map(np.copyto, buffers.arrays[0], self._now)
         buffers.valid.fill_(True)
         self.statistics.begin_rollout()
+        if self._flows:
+            return self._collect_flowing(buffers)
         ask, to_env, step = self._ask, self._port.to_env, self.envs.step
         if self._choose is not None:
             ask = self._ask_for_actions
@@ -318,6 +333,35 @@ class Collector:
             self._now = buffers.arrays[t + 1]
             self._format.write(self._now, observations)
         return self._finish(buffers, finals, reports)
+
+    def _collect_flowing(self, buffers: Buffers) -> Rollout:
+        """The same, some envs at a time."""
+        envs = cast("PartialFleet", self.envs)
+        rows = FlowingRows(envs, buffers, self._format, self.autoreset_mode, self._meter)
+
+        def ask(place: Place, count: int) -> NDArray[Any]:
+            return self._port.to_env(self._ask_some(buffers, place, count))
+
+        if self._min_envs is None:
+            rows.in_halves(ask)
+        else:
+            rows.as_ready(ask, self._min_envs)
+        self._now = buffers.arrays[-1]
+        return self._finish(buffers, rows.finals(), rows.reports)
+
+    def _ask_some(self, buffers: Buffers, place: Place, count: int) -> NDArray[Any]:
+        """Have the agent act for the envs at a place of the buffers; returns its actions."""
+        seen = tree_map(lambda leaf: leaf[place], buffers.observations)
+        if self._choose is not None:
+            chosen = self._choose(tree_map(torch.Tensor.numpy, seen))
+            check_choice(chosen, count, self._port)
+            buffers.actions.numpy()[place] = chosen
+            return chosen
+        answer = self._act(seen if self._on_cpu else tree_map(self._to_device, seen))
+        check_answer(answer, count, self._port, self.device)
+        actions, buffers.log_probs[place], buffers.values[place] = answer
+        buffers.actions[place] = actions.to(buffers.actions.dtype)
+        return actions.detach().cpu().numpy()
 
     def _ask(self, row: Row) -> NDArray[Any]:
         """Have the agent act and value; returns its actions."""

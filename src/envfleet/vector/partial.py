@@ -30,7 +30,7 @@ class Batch(NamedTuple):
     """What some envs have answered: row ``i`` is that of env ``env_ids[i]``; the caller's own."""
 
     env_ids: NDArray[np.intp]
-    """In ascending order."""
+    """In ascending order, or in that which ``recv`` was asked for."""
     observations: Any
     rewards: NDArray[np.float64]
     terminations: NDArray[np.bool_]
@@ -141,8 +141,10 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
         min_envs: int | None = None,
         max_envs: int | None = None,
         timeout: float | None = None,
+        *,
+        env_ids: EnvIds | None = None,
     ) -> Batch:
-        """The envs that are ready, sorted by their number.
+        """The envs that are ready, sorted by their number; or these, as soon as all of them are.
 
         Envs of the calling process (the serial engine, ``caller_steps``) move in here, while too
         few are ready.
@@ -150,17 +152,22 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
         Args:
             min_envs: wait for so many; None is all that are outstanding, 0 takes what is there.
             max_envs: return no more; those that have been ready for longest come first.
-            timeout: seconds to wait for ``min_envs``.
+            timeout: seconds to wait for ``min_envs``, or for ``env_ids``.
+            env_ids: wait for these and no others, and return them in this order; all of them must
+                be outstanding.
 
         Raises:
             NoAsyncCallError: nothing is outstanding.
-            ValueError: fewer than ``min_envs`` are outstanding, or ``max_envs`` is less.
+            ValueError: fewer than ``min_envs`` are outstanding, ``max_envs`` is less, ``env_ids``
+                names one that is not outstanding, or is given beside ``min_envs`` or ``max_envs``.
             WaitTimeout: fewer than ``min_envs`` are ready; they stay so.
             ResetNeeded: an interrupt has torn the step of an env in this process.
             Exception: what an env has raised; nothing is lost of the others.
         """
         self._assert_is_open()
         try:
+            if env_ids is not None:
+                return self._recv_envs(env_ids, min_envs, max_envs, timeout)
             return self._recv(min_envs, max_envs, timeout)
         except Exception as error:  # noqa: BLE001 - raised again
             self._raise_unless_closed(error)
@@ -187,8 +194,43 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
             ready = np.sort(ready[longest])
         return self._receive(ready, outstanding)
 
-    def _await(self, wanted: int, deadline: Deadline, among: Ids | None = None) -> Ids:
-        """Wait for envs, replacing what fails where that is wanted, and raise what they raised."""
+    def _recv_envs(self, env_ids: EnvIds, least: Any, most: Any, timeout: float | None) -> Batch:
+        ids = checked_ids(env_ids, self.num_envs)
+        self._call.check()
+        flow = self._call.flow
+        flow.deliver()
+        if least is not None or most is not None:
+            raise ValueError("env_ids says which envs to wait for: leave out min_envs and max_envs")
+        self._refuse_torn()
+        outstanding = flow.outstanding()
+        others = np.setdiff1d(ids, outstanding)
+        if len(others):
+            raise ValueError(
+                f"`recv` waits for what was sent, and env {name_envs(others.tolist())} "
+                f"{'was' if len(others) == 1 else 'were'} not: `send` first."
+            )
+        ready = self._await(len(ids), _NEVER if timeout is None else Deadline(timeout), among=ids)
+        late = np.setdiff1d(ids, ready)
+        if len(late):
+            raise WaitTimeout(
+                f"`recv` has timed out after {timeout} second(s): {len(ready)} of {len(ids)} envs "
+                f"are ready. Late envs: {name_envs(late.tolist())}. All of them stay outstanding: "
+                "recv again."
+            )
+        return self._receive(ids, len(outstanding))
+
+    def _await(
+        self,
+        wanted: int,
+        deadline: Deadline,
+        among: Ids | None = None,
+        *,
+        all_or_none: bool = False,
+    ) -> Ids:
+        """Wait for envs, replacing what fails where that is wanted, and raise what they raised.
+
+        Whoever raised is not outstanding any more then; ``all_or_none``, nobody ``among`` is.
+        """
         call, flow = self._call, self._call.flow
         while True:
             try:
@@ -208,7 +250,8 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
                 return ready
             for env, (failure, _) in failures.items():
                 if call.mender is None or failure.phase not in MENDED:
-                    self._give_up(np.array(list(failures)) if among is None else among)
+                    whole = among if all_or_none else None
+                    self._give_up(np.array(list(failures)) if whole is None else whole)
                     raise_first(list(failures.values()))
                 self._mend(env, failure, flow)
 
@@ -280,5 +323,5 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
     def _answers(self, ids: Ids) -> Batch:
         """What these envs answer, in their order, as soon as all of them have."""
         self._refuse_torn()
-        self._await(len(ids), _NEVER, among=ids)
+        self._await(len(ids), _NEVER, among=ids, all_or_none=True)
         return self._receive(ids, len(ids))
