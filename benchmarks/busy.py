@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Self
 
 import gymnasium
@@ -60,7 +60,7 @@ ENGINES: dict[str, Callable[[str, int], Any]] = {
 }
 
 
-def stepping(engine: str, cell: str, seconds: float) -> Iterator[str]:
+def stepping(engine: str, cell: str, seconds: float) -> Generator[str, None, None]:
     """What was built, then env steps per second of each turn."""
     env_id, num_envs = CELLS[cell]
     envs = ENGINES[engine](env_id, num_envs)
@@ -143,8 +143,9 @@ def measure(cell: str, busy: int, asked: argparse.Namespace) -> None:
 
 
 def ratio(own: list[float], other: list[float]) -> str:
-    """The median of the rounds' ratios."""
-    return f"{statistics.median(a / b for a, b in zip(own, other, strict=True)):.2f}" if other else ""
+    """The median of the rounds' ratios; nothing without the other."""
+    ratios = [a / b for a, b in zip(own, other, strict=False)]
+    return f"{statistics.median(ratios):.2f}" if ratios else ""
 
 
 def main() -> None:

@@ -39,6 +39,7 @@ ENGINE_LAYERS = [
     "interrupts",
     "descriptors",
     "cores",
+    "scheduler",
     "spin",
     "wire",
     "pickling",

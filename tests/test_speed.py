@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 import warnings
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -291,10 +292,13 @@ def test_auto_measures_once_says_why_and_logs_one_line(caplog, monkeypatch, tmp_
             plans.append(envs.plan)
             built.append(builds.stat().st_size)
             assert envs.reset(seed=1)[0].shape == (64, 4)
-    assert plans[0] == plans[1]
+    # What others do on the machine is asked each time, and may change.
+    first, second = (replace(plan.measured, neighbours=0.0) for plan in plans)
+    assert first == second
     assert built[1] - built[0] == 64  # the fleet's own: none is measured again
     assert "64 envs on" in str(plans[0])
-    assert [record.getMessage() for record in caplog.records] == [f"Noted-v0 x 64: {plans[0]}"] * 2
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [f"Noted-v0 x 64: {plan}" for plan in plans]
 
 
 @pytest.mark.alone

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from envfleet.engine.arena.signals import WORDS, Signals, Sleep
-from envfleet.engine.rules.choice import Measurement, choose
-from envfleet.engine.spin import LONGEST, Patience
+from envfleet.engine.pool.contention import Books, Contention
+from envfleet.engine.rules.choice import Measurement, advise, choose
+from envfleet.engine.rules.neighbours import neighbours
+from envfleet.engine.scheduler import Turns
+from envfleet.engine.spin import EVERY, LONGEST, Patience
 
 pytestmark = pytest.mark.pure
 
@@ -58,6 +63,90 @@ def test_a_plan_reads_well():
     )
 
 
+# Busy machines
+
+
+def disturbed(step, others, *, busy=0.5):
+    """An env that takes ``step`` by itself, beside so many processes of others."""
+    return Measurement(0.01, step / (1 - busy), step, 0.0, 16, busy=busy, neighbours=others)
+
+
+@pytest.mark.parametrize("others", [1, 2, 6])
+@pytest.mark.parametrize(("step", "num_envs"), [(7e-6, 8), (7e-6, 64), (35e-6, 16)])
+def test_beside_busy_neighbours_quick_steps_stay_in_the_calling_process(step, num_envs, others):
+    assert chosen(computing(step), num_envs) == ("process", 2, True)
+    assert chosen(disturbed(step, others), num_envs) == ("serial", 1, False)
+
+
+def test_long_steps_are_worth_the_wait_for_a_core():
+    assert chosen(disturbed(1e-3, 6), 64) == ("process", 2, True)
+
+
+def test_neighbours_that_leave_cores_free_change_only_the_number_of_workers():
+    assert chosen(computing(20e-6), 48, cores=16) == ("process", 16, True)
+    assert chosen(disturbed(20e-6, 4, busy=0.0), 48, cores=16) == ("process", 12, True)
+
+
+def test_time_without_a_core_is_not_waiting():
+    switching = Measurement(0.01, 4e-3, 0.8e-3, 1.0, 16)
+    assert chosen(switching, 8) == ("process", 8, False)
+    assert chosen(replace(switching, busy=0.75, neighbours=6), 8)[1] <= 2
+
+
+def test_envs_that_wait_get_a_worker_each_on_a_busy_machine_too():
+    waits = replace(waiting(5e-3), busy=0.3, neighbours=6)
+    assert chosen(waits, 16) == ("process", 16, False)
+
+
+def test_a_plan_names_the_neighbours():
+    plan = choose(disturbed(7e-6, 2.2), 64, 2, serial=True, caller=True)
+    assert plan.reason == (
+        "a step takes 7 us, 64 envs on 2 cores that are busy with about 2 other processes"
+    )
+
+
+@pytest.mark.parametrize(
+    ("cpu", "waited", "idle", "others"),
+    [
+        (1.0, 0.0, 1.0, 0),
+        (1.0, 0.0, 0.6, 0),
+        (1.0, 0.0, 0.0, 1),
+        (2 / 3, 1 / 3, 0.0, 2),
+        (2 / 7, 5 / 7, 0.0, 6),
+        (0.6, 0.4, 1.0, 0),
+        (0.01, 0.05, 1.99, 0),
+        (1.0, None, None, 0),
+        (2 / 3, 1 / 3, None, 2),
+    ],
+    ids=[
+        "alone",
+        "a-little-beside",
+        "one-beside",
+        "two-loops",
+        "six-loops",
+        "there-was-a-core",
+        "sleeps",
+        "not-known",
+        "idle-not-known",
+    ],
+)
+def test_neighbours_are_counted_by_what_they_leave(cpu, waited, idle, others):
+    assert neighbours(2, 1.0, cpu, waited, idle) == pytest.approx(others, abs=0.01)
+
+
+def test_advice_to_a_fleet_beside_others_depends_on_what_a_step_computes():
+    short, long = (advise(2.0, work, 2, 2) for work in (300e-6, 20e-3))
+    assert short.startswith("other processes keep about 2.0 of 2 cores busy")
+    assert "300 us of computing: beside others backend='serial' is faster" in short
+    assert "serial" not in long
+    assert "taskset" in long
+
+
+def test_a_plan_tells_what_the_fleet_has_found_since():
+    plan = replace(choose(computing(7e-6), 64, 2, serial=True, caller=True), notice="it is busy")
+    assert str(plan).endswith("64 envs on 2 cores; it is busy")
+
+
 # Signals
 
 
@@ -106,3 +195,108 @@ def test_looking_stops_where_it_is_usually_in_vain_and_a_pause_does_not_matter()
     for _ in range(30):
         patience.note(LONGEST / 10)
     assert patience.bound == LONGEST
+
+
+# Contention
+
+
+class Machine:
+    """A clock, a thread that waits for its core for a share of the time, and who uses 2 cores."""
+
+    def __init__(self, waits=0.0, others=0.0, delay=1e-3):
+        self.waits, self.others, self.delay = waits, others, delay
+        self.now = self.waited = self.idle = self.ours = 0.0
+        self.contention = Contention(
+            [None, None], clock=lambda: self.now, turns=self.turns, books=self.books
+        )
+
+    def turns(self):
+        return Turns(self.now - self.waited, self.waited, round(self.waited / self.delay))
+
+    def books(self, _):
+        return Books(self.now, self.idle, self.ours, round(self.now / 1e-3))
+
+    def run(self, seconds):
+        for _ in range(round(seconds / 0.005)):
+            self.now += 0.005
+            self.waited += 0.005 * self.waits
+            self.ours += 0.005 * 0.2
+            self.idle += 0.005 * (1.8 - self.others)
+            held_up = self.contention.check()
+        return held_up
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch):
+    monkeypatch.setattr("envfleet.engine.pool.contention.usable_cores", lambda: 2)
+
+
+def test_a_fleet_is_held_up_while_it_waits_for_cores_that_others_use():
+    machine = Machine()
+    assert not machine.run(1.0)
+    machine.waits, machine.others = 0.5, 1.5
+    assert machine.run(1.0)
+    machine.waits = 0.0  # now that it sleeps at once it waits no more
+    assert machine.run(3.0)
+    machine.others = 0.0
+    assert not machine.run(2.5)
+
+
+def test_processes_of_ones_own_that_wait_for_each_other_are_no_reason():
+    assert not Machine(waits=0.5, others=0.1).run(5.0)
+
+
+def test_others_that_leave_a_core_when_it_is_wanted_are_no_reason():
+    assert not Machine(waits=0.05, others=1.0).run(5.0)
+    assert not Machine(waits=0.4, others=1.0, delay=50e-6).run(5.0)
+
+
+def test_what_others_do_while_nobody_steps_is_no_reason():
+    machine = Machine(waits=0.5, others=1.5)
+    for _ in range(20):
+        machine.run(0.09)
+        machine.now += 5.0
+        machine.waited += 2.5
+    assert not machine.contention.check()
+
+
+def test_a_word_is_said_once_where_it_lasts(caplog):
+    machine = Machine(waits=0.5, others=1.5)
+    machine.run(1.0)
+    assert not machine.contention.notice
+    machine.run(5.0)
+    assert [record.getMessage() for record in caplog.records] == [machine.contention.notice]
+    assert "about 1.5 of 2 cores" in machine.contention.notice
+
+
+def test_without_the_systems_word_there_is_no_verdict():
+    machine = Machine(waits=0.5, others=1.5)
+    machine.contention = Contention([], clock=lambda: machine.now, turns=lambda: None)
+    assert not machine.run(5.0)
+
+
+def test_patience_asks_now_and_then_and_stops_looking():
+    asked = []
+    patience = Patience(LONGEST, lambda: bool(asked.append(True)) or len(asked) < 3)
+    bounds = []
+    for _ in range(3):
+        for _ in range(EVERY):
+            patience.note(LONGEST / 10)
+        bounds.append(patience.bound)
+    assert bounds == [0.0, 0.0, LONGEST]
+    assert len(asked) == 3
+
+
+def test_workers_learn_from_the_caller_that_others_have_the_cores():
+    words = np.zeros((3, WORDS), dtype=np.uint64)
+    caller, worker = Signals(words, 0), Signals(words, 1)
+    assert not worker.is_held_up()
+    caller.tell_held_up(True)
+    caller.caller_sleeps_until(7)  # what else the caller says is kept apart from it
+    caller.caller_sleeps(Sleep.NOT)
+    assert worker.is_held_up()
+    caller.caller_sleeps_until(7)
+    caller.tell_held_up(False)
+    assert not worker.report(6, 0)
+    assert worker.report(1, 0)
+    assert not worker.is_held_up()

@@ -43,5 +43,5 @@ Imports go one way, from the bottom of this list to its top:
     arena                        shared memory: layout, views, signals
     infos                        what envs tell beside their observations
     rules                        arithmetic without processes
-    wire, pickling, spin, cores, descriptors, interrupts
+    wire, pickling, spin, scheduler, cores, descriptors, interrupts
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 LONGEST = 1e-3
 """Seconds; what takes longer is not worth a core. An idle fleet looks this long once.
 
@@ -12,24 +14,36 @@ runs). Without the yields looking for 1 ms takes three times as long as sleeping
 """
 SHARE = 1 / 8
 """Weight of the last wait in the average."""
+EVERY = 16
+"""Waits between two questions whether others have the cores."""
 
 
 class Patience:
     """A bound for looking, from how long the last waits took.
 
     While waits are usually shorter than ``longest`` the bound is ``longest``; when they are not,
-    looking would be in vain and the bound is 0. One long pause does not change a habit.
+    looking would be in vain and the bound is 0. One long pause does not change a habit. It is 0
+    also while ``held_up``, which is asked now and then, says that others have the cores.
     """
 
-    def __init__(self, longest: float = LONGEST) -> None:
+    def __init__(
+        self, longest: float = LONGEST, held_up: Callable[[], bool] = lambda: False
+    ) -> None:
         self._longest = longest
         self._usual = 0.0
+        self._held_up = held_up
+        self._is_held_up = False
+        self._notes = 0
 
     @property
     def bound(self) -> float:
         """Seconds to look."""
-        return self._longest if self._usual < self._longest else 0.0
+        return self._longest if self._usual < self._longest and not self._is_held_up else 0.0
 
     def note(self, waited: float) -> None:
         """A wait has ended after so many seconds."""
         self._usual += SHARE * (min(waited, 4 * self._longest) - self._usual)
+        self._notes += 1
+        if self._notes >= EVERY:
+            self._notes = 0
+            self._is_held_up = self._held_up()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -15,9 +16,12 @@ from envfleet.engine.interrupts import raise_interrupt
 from envfleet.engine.messages import Call
 from envfleet.engine.pool.deadline import Deadline
 from envfleet.engine.pool.pool import Pool
+from envfleet.engine.process.shard import WorkerShard
 from envfleet.engine.process.starting import WorkerStarter
 from envfleet.engine.rules.choice import Measurement, Plan, choose
+from envfleet.engine.rules.neighbours import neighbours
 from envfleet.engine.rules.spaces import Structure, row_bytes
+from envfleet.engine.scheduler import idle_time, turns_of
 from envfleet.engine.worker.hooks import EnvFactory, EnvHost
 from envfleet.engine.worker.server import Job
 from envfleet.engine.worker.waiting import run_delay, usage
@@ -27,6 +31,10 @@ BUDGET = 0.3
 """Seconds for building, resetting and stepping the env that is measured."""
 START = {"fork": 0.2, "forkserver": 20.0, "spawn": 20.0}
 """Further seconds for starting its process, which imports the program where it is not forked."""
+LOOK_AROUND = 0.1
+"""Seconds to see how busy the cores are where the env itself has been measured before."""
+MOST_DELAY = 8
+"""How many times as long it may take where others have the cores."""
 
 _log = logging.getLogger("envfleet")
 _known: dict[str, Measurement | None] = {}
@@ -56,9 +64,33 @@ def plan_fleet(
             _known[name] = measured
     else:
         measured = _known[name]
+        if measured is not None:
+            measured = replace(measured, neighbours=_look_around())
     plan = choose(measured, num_envs, usable_cores(), most=most, serial=serial, caller=caller)
     _log.info("%s x %d: %s", name or "envs", num_envs, plan)
     return plan
+
+
+def _look_around() -> float:
+    """How many processes of others run on the cores now, about."""
+    before, idle = usage(), idle_time()
+    time.sleep(LOOK_AROUND)
+    return _others(before, idle)
+
+
+def _others(
+    before: tuple[float, float, int], idle: float | None, measured: Measurement | None = None
+) -> float:
+    """The neighbours since then, while one env ran or none."""
+    wall, cpu, _ = (b - a for a, b in zip(before, usage(), strict=True))
+    idle_now = idle_time()
+    # What this process has used, in threads that spin after a parallel loop, is not others'.
+    left = None if idle is None or idle_now is None else idle_now - idle + cpu
+    cores = usable_cores()
+    if measured is None:
+        return neighbours(cores, wall, 0.0, None, left)
+    waited = None if measured.busy is None else wall * measured.busy
+    return neighbours(cores, wall, wall * measured.cpu / measured.step, waited, left)
 
 
 def measure(env_fn: EnvFactory, context: str | None, budget: float = BUDGET) -> Measurement | None:
@@ -67,14 +99,19 @@ def measure(env_fn: EnvFactory, context: str | None, budget: float = BUDGET) -> 
     starter = WorkerStarter(job, 1, context=context, daemon=True, name="Measuring", threads=1)
     pool = Pool(starter)
     try:
-        if not pool.gather(Deadline(budget + START[starter.method])):
+        if not _answers(pool, budget + START[starter.method]):
             return None
         pool.raise_failures()
+        before, idle = usage(), idle_time()
         pool.post({0: Call([0], "envfleet_measure", (budget,), {})})
-        if not pool.gather(Deadline(2 * budget)):
+        if not _answers(pool, 2 * budget):
             return None
         pool.raise_failures()
         ((_, outcome),) = pool.outcomes()
+        measured = outcome.results[0]
+        if not isinstance(measured, Measurement):
+            return None
+        return replace(measured, neighbours=_others(before, idle, measured))
     except EnvfleetError:
         return None
     except Exception as error:  # noqa: BLE001 - the env's own; the fleet will raise it again
@@ -82,16 +119,35 @@ def measure(env_fn: EnvFactory, context: str | None, budget: float = BUDGET) -> 
         return None
     finally:
         pool.stop(0.0)
-    measured = outcome.results[0]
-    return measured if isinstance(measured, Measurement) else None
+
+
+def _answers(pool: Pool, seconds: float) -> bool:
+    """Whether an answer comes in time; time in which others had the cores does not count."""
+    (shard,) = pool.shards
+    pid = shard.pid if isinstance(shard, WorkerShard) else 0
+    start, known = time.perf_counter(), turns_of(pid)
+    left = seconds
+    while not pool.gather(Deadline(max(left, 0.01))):
+        passed, turns = time.perf_counter() - start, turns_of(pid)
+        if known is not None and turns is not None:
+            passed = max(passed / MOST_DELAY, passed - (turns.waited - known.waited))
+        left = seconds - passed
+        if left <= 0.0:
+            return False
+    return True
 
 
 class _Stopwatch(EnvHost):
     """Builds its env with a method that measures it."""
 
     def make_env(self, i: int, env_fn: EnvFactory) -> gymnasium.Env[Any, Any]:
-        start = time.perf_counter()
+        start = _undisturbed()
         return _Measured(super().make_env(i, env_fn), start)
+
+
+def _undisturbed() -> float:
+    """A clock that stands still while others have the cores."""
+    return time.perf_counter() - (run_delay() or 0.0)
 
 
 class _Measured(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -106,7 +162,7 @@ class _Measured(gymnasium.Wrapper[Any, Any, Any, Any]):
         """
         env, space = self.env, self.env.action_space
         env.reset(seed=0)
-        ready = time.perf_counter()
+        ready = _undisturbed()
         if ready - self._start > budget:
             return None
         space.seed(0)
@@ -117,7 +173,7 @@ class _Measured(gymnasium.Wrapper[Any, Any, Any, Any]):
         before, delayed = usage(), run_delay()
         last = time.perf_counter()
         end = last + BUDGET / 2
-        while len(times) < 2000 and last < end:
+        while last < end and (len(times) < 2000 or last < end - BUDGET / 4):
             *_, terminated, truncated, _ = env.step(actions[len(times) % 50])
             begun, last = last, time.perf_counter()
             times.append(last - begun)

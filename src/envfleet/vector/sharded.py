@@ -143,6 +143,7 @@ class ShardedEnv(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, Act
             self._leaves_by_pipe(),
             self.native,
             self.measured,
+            self._pool.notice,
         )
 
     def _leaves_by_pipe(self) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ _POSTED, _ANSWERED, _WORKER_SLEEPS, _TAKEN = 0, LINE, 2 * LINE, 3 * LINE
 _TOLD = _ANSWERED + 1
 _ASKS, _REPORTED = 4 * LINE, 5 * LINE
 _ASKS_ON_WIRE, _MESSAGES = _ASKS + 1, _REPORTED + 1
-_TARGET = 1  # in the caller's row
+_SLEEPS, _TARGET, _HELD_UP = 0, 1, 2  # in the caller's row
 
 # What an answer says that is on no wire; plain numbers, for combining flags of an enum takes 1 us.
 INFOS_ON_BOARD = 1
@@ -95,7 +95,7 @@ class Signals:
         self._words[_ANSWERED] = number << 1 | on_wire
         with _barrier:
             pass
-        sleeps = self._caller[0]
+        sleeps = self._caller[_SLEEPS]
         if sleeps != Sleep.FOR_ALL:
             return sleeps == Sleep.FOR_ANY
         return all(words[_POSTED] >> 1 == words[_ANSWERED] >> 1 for words in self._everybody)
@@ -140,7 +140,7 @@ class Signals:
         self._words[_REPORTED] += envs
         with _barrier:
             pass
-        sleeps = self._caller[0]
+        sleeps = self._caller[_SLEEPS]
         if sleeps == Sleep.FOR_SOME:
             return self.reported() >= self._caller[_TARGET]
         return sleeps == Sleep.FOR_ANY
@@ -160,6 +160,14 @@ class Signals:
 
     def caller_sleeps(self, sleeps: Sleep) -> None:
         """The caller is about to wait, and must look once more; or has woken up."""
-        self._caller[0] = sleeps
+        self._caller[_SLEEPS] = sleeps
         with _barrier:
             pass
+
+    def tell_held_up(self, held_up: bool) -> None:
+        """The caller says whether others keep the fleet from its cores."""
+        self._caller[_HELD_UP] = held_up
+
+    def is_held_up(self) -> bool:
+        """What the caller has said of that last."""
+        return bool(self._caller[_HELD_UP])

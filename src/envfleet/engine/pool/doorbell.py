@@ -57,6 +57,7 @@ class Doorbell:
     def drop_signals(self) -> None:
         """Let go of the arena."""
         self._signals = None
+        self._patience = Patience(0.0)
 
     def add(self, shard: Shard) -> None:
         """Listen to a shard, if it ever has anything to say by itself."""

@@ -16,6 +16,7 @@ from envfleet.engine.arrivals import Arrivals
 from envfleet.engine.failures import Failure, raise_first
 from envfleet.engine.interrupts import held_signals, is_interrupt
 from envfleet.engine.messages import ENDED, PLAIN_STEP, SILENT, Command, Outcome
+from envfleet.engine.pool.contention import Contention
 from envfleet.engine.pool.deadline import Deadline
 from envfleet.engine.pool.doorbell import Doorbell, Ring
 from envfleet.engine.pool.stopping import shut_down
@@ -55,6 +56,7 @@ class Pool:
         self._elsewhere: list[Shard] = []
         """Those of them that have to be waited for."""
         self._bell = Doorbell([])
+        self._contention = Contention(self.shards)
         try:
             with starter.limits():
                 for index in range(starter.count):
@@ -84,7 +86,14 @@ class Pool:
         self._arrivals = Arrivals(arena.views)
         if arena.terms.signals:
             words = shared_array(arena.layout.signals, arena.memory)
-            self._bell.use(Signals(words, 0), Patience(LONGEST), yields=arena.terms.crowded)
+            signals = Signals(words, 0)
+
+            def held_up() -> bool:
+                verdict = self._contention.check()
+                signals.tell_held_up(verdict)
+                return verdict
+
+            self._bell.use(signals, Patience(LONGEST, held_up), yields=arena.terms.crowded)
         for shard in self.shards:
             try:
                 self._attach(shard, arena, self._arrivals)
@@ -461,6 +470,11 @@ class Pool:
     def give_up(self, death: WorkerDied) -> None:
         """The fleet is broken for good by this death."""
         self._death = death
+
+    @property
+    def notice(self) -> str:
+        """What the fleet has found out about the machine and said, if anything."""
+        return self._contention.notice
 
     @property
     def is_broken(self) -> bool:

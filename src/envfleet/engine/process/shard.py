@@ -173,6 +173,11 @@ class WorkerShard(Shard):
         return self.state is _IDLE and self._signals is not None
 
     @property
+    def commands(self) -> int:
+        """How many it has been given."""
+        return self._number
+
+    @property
     def queued(self) -> Command | None:
         """The command that waits for an abandoned one to be answered."""
         return None if self._queued is None else self._queued[1]

@@ -38,6 +38,7 @@ from envfleet.engine.messages import (
     serial_of,
 )
 from envfleet.engine.pickling import dumps
+from envfleet.engine.scheduler import ask_for_short_turns
 from envfleet.engine.spin import LONGEST, Patience
 from envfleet.engine.wire import Wire
 from envfleet.engine.worker import guard
@@ -88,6 +89,7 @@ class _Worker:
         self._asks = self._asks_on_wire = 0  # that were heard
         self._notes: Notes | None = None
         self._messages = 0  # of envs that were asked one by one
+        self._has_short_turns = False
 
     def leave(self) -> None:
         """Close what is still open, and end what the envs have started and left."""
@@ -143,7 +145,7 @@ class _Worker:
             infos = shared_array(command.layout.infos, memory)[envs.start : envs.stop]
             self._board = Board(infos, envs)
             self._notes = Notes(views, envs.start) if terms.shared_memory else None
-            self._patience = Patience(LONGEST)
+            self._patience = Patience(LONGEST, self._is_held_up)
             self._yields = terms.crowded
         return Outcome()
 
@@ -161,6 +163,14 @@ class _Worker:
         data = self._sleep(signals) if word is None else self._heard(signals, word)
         self._patience.note(time.perf_counter() - start)
         return data
+
+    def _is_held_up(self) -> bool:
+        """Whether others have the cores; then short turns get one soon after waking."""
+        held_up = self._signals is not None and self._signals.is_held_up()
+        if held_up is not self._has_short_turns:
+            self._has_short_turns = held_up
+            ask_for_short_turns(held_up)
+        return held_up
 
     def _look(self, signals: Signals, until: float) -> int | None:
         """Look for a signal, without sleeping: the word of a command, or 0 for an ask."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import resource
 import time
-from pathlib import Path
 
 from envfleet.engine.rules.waits import is_waiting
+from envfleet.engine.scheduler import turns_of
 
 WARM_UP = 0.1
 """Seconds of stepping that are not counted: libraries start, and spin, in threads of their own."""
@@ -27,10 +27,8 @@ def run_delay() -> float | None:
 
     Its main thread's; None where the system does not tell: elsewhere than on Linux.
     """
-    try:
-        return int(Path("/proc/self/schedstat").read_text().split()[1]) * 1e-9
-    except (OSError, ValueError, IndexError):
-        return None
+    turns = turns_of("self")
+    return None if turns is None else turns.waited
 
 
 class WaitMeter:
@@ -44,6 +42,7 @@ class WaitMeter:
         self._switches = self._steps = self._calls = 0
         self._shard_size = shard_size
         self._started = (0.0, 0.0, 0)
+        self._delayed: float | None = None
 
     def start(self) -> None:
         """Call before a step."""
@@ -58,6 +57,7 @@ class WaitMeter:
             return False
         if self._warm_up < WARM_UP:
             self._warm_up += wall
+            self._delayed = run_delay()
             return False
         self._wall += wall
         self._cpu += cpu
@@ -66,4 +66,7 @@ class WaitMeter:
         if self._wall < ENOUGH:
             return False
         self.measuring = False
-        return is_waiting(self._wall, self._cpu, self._switches, self._steps)
+        late = run_delay()
+        # Some of it between the steps, which makes the verdict only more careful.
+        delay = 0.0 if late is None or self._delayed is None else late - self._delayed
+        return is_waiting(self._wall - delay, self._cpu, self._switches, self._steps)
