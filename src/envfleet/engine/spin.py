@@ -14,7 +14,7 @@ runs). Without the yields looking for 1 ms takes three times as long as sleeping
 """
 SHARE = 1 / 8
 """Weight of the last wait in the average."""
-EVERY = 16
+EVERY = 64
 """Waits between two questions whether others have the cores."""
 
 
@@ -29,21 +29,20 @@ class Patience:
     def __init__(
         self, longest: float = LONGEST, held_up: Callable[[], bool] = lambda: False
     ) -> None:
-        self._longest = longest
+        self._longest = self._limit = longest
         self._usual = 0.0
         self._held_up = held_up
-        self._is_held_up = False
-        self._notes = 0
+        self._until_asked = EVERY
 
     @property
     def bound(self) -> float:
         """Seconds to look."""
-        return self._longest if self._usual < self._longest and not self._is_held_up else 0.0
+        return self._longest if self._usual < self._limit else 0.0
 
     def note(self, waited: float) -> None:
         """A wait has ended after so many seconds."""
         self._usual += SHARE * (min(waited, 4 * self._longest) - self._usual)
-        self._notes += 1
-        if self._notes >= EVERY:
-            self._notes = 0
-            self._is_held_up = self._held_up()
+        self._until_asked -= 1
+        if not self._until_asked:
+            self._until_asked = EVERY
+            self._limit = 0.0 if self._held_up() else self._longest
