@@ -1,6 +1,7 @@
 # Every command sets itself up: the first run creates .venv, later runs install nothing.
 PYTHON ?= python3
 BIN := .venv/bin
+CLIENTS := .venv-clients
 
 .PHONY: train test test-oracle test-faults test-clients bench coverage lint format clean
 
@@ -22,10 +23,15 @@ test-oracle: .venv/installed
 test-faults: .venv/installed
 	$(BIN)/python -m pytest tests/faults -m "full or not full" -n 8
 
-# Other libraries on our fleets, in an environment of their own, for they ask for older versions of
-# what we run on. It installs much, so that it is no part of .ci/run.
-test-clients: .venv-clients/installed
-	.venv-clients/bin/python -m pytest tests/clients
+# Other libraries on our fleets, in environments of their own, for some ask for older versions of what
+# we run on. It installs much, so that it is no part of .ci/run. Their own warnings are not ours.
+test-clients: $(CLIENTS)/common/installed $(CLIENTS)/xuance/installed $(CLIENTS)/rllib/installed
+	@failed=0; \
+	$(CLIENTS)/common/bin/python -m pytest -W ignore tests/clients \
+		--ignore tests/clients/test_xuance.py --ignore tests/clients/test_rllib.py || failed=1; \
+	$(CLIENTS)/xuance/bin/python -m pytest tests/clients/test_xuance.py || failed=1; \
+	$(CLIENTS)/rllib/bin/python -m pytest -W ignore tests/clients/test_rllib.py || failed=1; \
+	exit $$failed
 
 # The last two show native engines beside Gymnasium's.
 bench: .venv/installed
@@ -63,10 +69,24 @@ clean:
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+$(CLIENTS)/common/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(CLIENTS)/common
+	$(CLIENTS)/common/bin/pip install --quiet --constraint constraints.txt --editable '.[sb3,testing]' \
+		pytest pytest-xdist torch torchrl==0.14.1 skrl==2.1.1 rl_zoo3==2.9.2
+	touch $@
+
 # XuanCe without what it asks for, and what importing it takes.
-.venv-clients/installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv-clients
-	.venv-clients/bin/pip install --quiet --constraint constraints.txt --editable '.[atari,testing]' \
+$(CLIENTS)/xuance/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(CLIENTS)/xuance
+	$(CLIENTS)/xuance/bin/pip install --quiet --constraint constraints.txt --editable '.[atari,testing]' \
 		pytest pytest-xdist torch pyglet==1.5.15 PyYAML scipy tensorboard tqdm wandb
-	.venv-clients/bin/pip install --quiet --no-deps xuance==1.4.4
+	$(CLIENTS)/xuance/bin/pip install --quiet --no-deps xuance==1.4.4
+	touch $@
+
+# RLlib pins another Gymnasium.
+$(CLIENTS)/rllib/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(CLIENTS)/rllib
+	grep '^torch==' constraints.txt > $(CLIENTS)/torch.txt
+	$(CLIENTS)/rllib/bin/pip install --quiet --constraint $(CLIENTS)/torch.txt --editable '.[testing]' \
+		pytest pytest-xdist torch 'ray[rllib]==2.60.0'
 	touch $@

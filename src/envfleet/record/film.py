@@ -18,14 +18,14 @@ from envfleet.record.overlay import prepare, return_texts
 from envfleet.record.recorder import claim
 from envfleet.record.rendering import check_renders, engine_of, fps_of, refusal
 from envfleet.record.writers import Writer, open_writer
-from envfleet.rollout.agent import Actor, Agent, standing_still, untouched
+from envfleet.rollout.agent import AnyAgent, standing_still, untouched
 from envfleet.rollout.player import Player
 from envfleet.rollout.progress import progress_bar
 from envfleet.rollout.statistics import Episode
 
 
 def record_agent(
-    agent: Agent | Actor,
+    agent: AnyAgent,
     envs: VectorEnv[Any, Any, Any],
     *,
     steps: int | None = None,

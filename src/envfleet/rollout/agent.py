@@ -20,7 +20,9 @@ Answer = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class Agent(Protocol):
-    """Chooses actions and values observations, a batch at a time; or it is an ``Actor``.
+    """Chooses actions and values observations, a batch at a time.
+
+    Or it is an ``Actor``, or a ``CleanRLAgent``.
 
     ``device`` (optional) says where it computes. It must not change the observations that it is
     given: they are the rollout's own. An agent may also have
@@ -49,25 +51,43 @@ class Actor(Protocol):
         ...
 
 
+class CleanRLAgent(Protocol):
+    """An agent in CleanRL's form; its ``get_value(observations)``, if any, is used for values."""
+
+    def get_action_and_value(
+        self, x: Any, action: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Actions, log-probabilities, entropy, and values of shape (n, 1) or (n,)."""
+        ...
+
+
+AnyAgent = Agent | Actor | CleanRLAgent
+
+
 def device_of(agent: Any, device: torch.device | str | None) -> torch.device:
-    """Where to collect: as told, else where the agent is, else on the CPU."""
+    """Where to collect: as told, else where the agent or its parameters are, else on the CPU."""
     if device is None:
-        device = getattr(agent, "device", None) or "cpu"
-    return torch.device(device)
+        device = getattr(agent, "device", None)
+    if device is None and isinstance(agent, torch.nn.Module):
+        device = next((parameter.device for parameter in agent.parameters()), None)
+    return torch.device(device or "cpu")
 
 
 def acting(agent: Any) -> Callable[[Tree], Answer]:
     """The function that gives actions, log-probabilities and values.
 
     Raises:
-        TypeError: the agent has neither ``act`` nor ``get_actions_and_values``.
+        TypeError: the agent has no method that does.
     """
     if _has(agent, "act"):
         return agent.act  # type: ignore[no-any-return]
+    if _is_cleanrl(agent):
+        return lambda observations: _in_our_order(agent.get_action_and_value(observations))
     if not _has(agent, "get_actions_and_values"):
         raise TypeError(
             f"a {type(agent).__name__} is no agent: it has neither act(observations) nor "
-            "get_actions_and_values(observations, actions=None)."
+            "get_actions_and_values(observations, actions=None), nor CleanRL's "
+            "get_action_and_value(x, action=None)."
         )
 
     def act(observations: Tree) -> Answer:
@@ -75,6 +95,26 @@ def acting(agent: Any) -> Callable[[Tree], Answer]:
         return answer[:3] if isinstance(answer, tuple) and len(answer) > 3 else answer
 
     return act
+
+
+def _is_cleanrl(agent: Any) -> bool:
+    return _has(agent, "get_action_and_value") and not _has(agent, "get_actions_and_values")
+
+
+def _in_our_order(answer: Any) -> Any:
+    """What CleanRL's agents return without the entropy, and values without their second axis."""
+    if not isinstance(answer, tuple) or len(answer) != 4:
+        raise TypeError(
+            "get_action_and_value must return (action, log_prob, entropy, value), got "
+            f"{_described(answer)}."
+        )
+    actions, log_probs, _, values = answer
+    return actions, log_probs, _flat(values)
+
+
+def _flat(values: Any) -> Any:
+    is_column = isinstance(values, torch.Tensor) and values.ndim == 2 and values.shape[1] == 1
+    return values[:, 0] if is_column else values
 
 
 def choosing(agent: Any) -> Callable[[Tree], NDArray[Any]] | None:
@@ -118,6 +158,8 @@ def valuing(agent: Any) -> Callable[[Tree], torch.Tensor]:
     """The function that gives values."""
     if _has(agent, "get_values"):
         return agent.get_values  # type: ignore[no-any-return]
+    if _is_cleanrl(agent) and not _has(agent, "act") and _has(agent, "get_value"):
+        return lambda observations: _flat(agent.get_value(observations))
     act = acting(agent)
     return lambda observations: act(observations)[2]
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from envfleet.rollout.actions import ActionPort
 from envfleet.rollout.agent import (
-    Actor,
-    Agent,
+    AnyAgent,
     acting,
     check_actions,
     check_answer,
@@ -108,7 +107,7 @@ class Collector:
     def __init__(
         self,
         envs: VectorEnv[Any, Any, Any],
-        agent: Agent | Actor,
+        agent: AnyAgent,
         steps: int,
         *,
         device: torch.device | str | None = None,

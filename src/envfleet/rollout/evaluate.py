@@ -10,7 +10,7 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from envfleet.rollout.agent import Actor, Agent, standing_still, untouched
+from envfleet.rollout.agent import AnyAgent, standing_still, untouched
 from envfleet.rollout.nested import ChannelsFirst
 from envfleet.rollout.numbers import three_digits
 from envfleet.rollout.player import Player
@@ -51,7 +51,7 @@ class EvaluationResult:
 
 
 def evaluate(
-    agent: Agent | Actor,
+    agent: AnyAgent,
     envs: VectorEnv[Any, Any, Any],
     episodes: int,
     deterministic: bool = True,

@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from envfleet.rollout.actions import ActionPort
-from envfleet.rollout.agent import Actor, Agent, acting, acting_best, check_actions, device_of
+from envfleet.rollout.agent import AnyAgent, acting, acting_best, check_actions, device_of
 from envfleet.rollout.engine import autoreset_mode_of, restarted
 from envfleet.rollout.nested import ChannelsFirst, ObservationFormat, tree_map
 from envfleet.rollout.statistics import Episode, EpisodeMeter, EpisodeSource
@@ -21,7 +21,7 @@ class Player:
 
     def __init__(
         self,
-        agent: Agent | Actor,
+        agent: AnyAgent,
         envs: VectorEnv[Any, Any, Any],
         deterministic: bool,
         device: torch.device | str | None = None,
