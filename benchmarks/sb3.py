@@ -50,7 +50,8 @@ class Contestant:
         )
         self.envs = envs
         self._spent = 0.0
-        self._step, self.envs.step = self.envs.step, self._timed_step
+        self._step = self.envs.step
+        self.envs.step = self._timed_step  # type: ignore[method-assign]
         self.model = PPO(
             "MlpPolicy",
             self.envs,

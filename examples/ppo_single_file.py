@@ -51,7 +51,7 @@ class Agent(nn.Module):
         self, x: torch.Tensor, action: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Actions (new ones, or those given), log-probabilities, entropy, values."""
-        policy = Categorical(logits=self.actor(x))
+        policy: Any = Categorical(logits=self.actor(x))
         if action is None:
             action = policy.sample()
         return action, policy.log_prob(action), policy.entropy(), self.critic(x)
@@ -61,7 +61,7 @@ def train(args: argparse.Namespace) -> tuple[Agent, float]:
     """Train an agent; returns it and the mean return of its last 100 episodes."""
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)  # networks as small as these are slower with more
-    envs = envfleet.make(args.env_id, args.num_envs, autoreset_mode="SameStep")  # ENVS
+    envs: Any = envfleet.make(args.env_id, args.num_envs, autoreset_mode="SameStep")  # ENVS
     print(envs.plan)
     agent = Agent(int(np.prod(envs.single_observation_space.shape)), envs.single_action_space.n)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)

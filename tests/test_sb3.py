@@ -356,6 +356,7 @@ def test_a_fleet_that_was_reset_in_another_mode_is_refused_with_the_fix():
         (lambda: SB3VecEnv("CartPole-v1"), TypeError, "got str"),
         (lambda: SB3VecEnv(gym.make_vec("CartPole-v1")), TypeError, "got CartPoleVectorEnv"),
         (lambda: SB3VecEnv([Teller], "teleport"), ValueError, "cannot find context for 'teleport'"),
+        (lambda: SB3VecEnv([Teller], "fork", context="fork"), TypeError, "give one"),
         (lambda: SB3VecEnv([Teller], worker_count=3), TypeError, "'worker_count'.*workers"),
         (lambda: SB3VecEnv([Teller], info_format="list"), TypeError, "needs its own"),
         (lambda: SB3VecEnv([Teller], masks="nothing", **SERIAL), AttributeError, "nothing"),

@@ -19,7 +19,7 @@ _OPTIONS = {
     *inspect.signature(ProcessVectorEnv).parameters,
     "backend",
     "isolate",
-} - {"env_fns", "context", *_FIXED}
+} - {"env_fns", *_FIXED}
 """What may be said of a fleet that is built here."""
 
 
@@ -45,6 +45,8 @@ def build(
     if not env_fns:
         raise ValueError("a fleet needs at least one env: the list of functions is empty")
     if start_method is not None:
+        if "context" in options:
+            raise TypeError("start_method and context are two names of one option: give one")
         options = {**options, "context": start_method}
     if masks is not None:
         env_fns = [MaskedFactory(env_fn, SendMasks(masks)) for env_fn in env_fns]
