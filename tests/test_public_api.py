@@ -31,7 +31,8 @@ ALLOWED = {
     "__init__": {"adapters", "engine", "envs", "errors", "vector", "rollout", "record", "track"},
     "train": {"envs", "errors", "vector", "rollout", "record", "track"},
     "bench": {"engine", "envs", "vector", "train"},
-    "cli": {"bench", "record", "rollout", "track", "train"},
+    "report": {"rollout", "track"},
+    "cli": {"bench", "record", "report", "rollout", "track", "train"},
     "__main__": {"cli"},
 }
 # Inside the engine, from the bottom up: each knows those below it, and nothing above.

@@ -57,13 +57,14 @@ def _main(words: Sequence[str] | None) -> None:
         sys.exit(2)
 
     from envfleet.cli.bench import Bench  # noqa: PLC0415 - after the check
+    from envfleet.cli.report import Report  # noqa: PLC0415 - same
 
-    commands: dict[str, Any] = {"bench": Bench}
+    commands: dict[str, Any] = {"bench": Bench, "report": Report}
     try:
         from envfleet.cli.train import Eval, Record, Resume, Train  # noqa: PLC0415 - same
     except ModuleNotFoundError as error:
-        # Measuring engines needs no torch.
-        hint = f"without {error.name} only bench is here: pip install 'envfleet[train]'"
+        # Neither measuring engines nor reading a run's files needs torch.
+        hint = f"without {error.name} only bench and report are here: pip install 'envfleet[train]'"
         print(hint, file=sys.stderr)  # noqa: T201
     else:
         commands |= {"train": Train, "resume": Resume, "eval": Eval, "record": Record}
