@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CLIENTS := .venv-clients
 
-.PHONY: train test test-oracle test-faults test-clients bench coverage lint format clean
+.PHONY: train test test-oracle test-faults test-clients test-report browser bench coverage lint format clean
 
 # Until CartPole is solved; films, a curve and checkpoints are in runs/CartPole-v1.
 train: .venv/installed
@@ -32,6 +32,21 @@ test-clients: $(CLIENTS)/common/installed $(CLIENTS)/xuance/installed $(CLIENTS)
 	$(CLIENTS)/xuance/bin/python -m pytest tests/clients/test_xuance.py || failed=1; \
 	$(CLIENTS)/rllib/bin/python -m pytest -W ignore tests/clients/test_rllib.py || failed=1; \
 	exit $$failed
+
+# The report in Debian's Chromium; screenshots of it are in build/report.
+test-report: .venv/installed browser
+	$(BIN)/python -m pytest tests/browser
+
+# Installs what is missing where it may, else says what to install: no test is left out.
+browser: .venv/installed
+	@if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then \
+		install='apt-get install --yes chromium chromium-driver'; \
+		if [ "$$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then \
+			echo "make test-report needs a browser; as root: $$install" >&2; exit 1; \
+		fi; \
+		apt-get update && DEBIAN_FRONTEND=noninteractive $$install; \
+	fi
+	@$(BIN)/python -c 'import selenium' 2>/dev/null || $(BIN)/pip install --quiet selenium
 
 # The last two show native engines beside Gymnasium's.
 bench: .venv/installed

@@ -45,6 +45,7 @@ QUICKLY = {
     "train": "--total-steps 512 --num-envs 2 --steps 128 --batch-size 64 --epochs 1",
     "resume": "",
     "eval": "--episodes 2 --num-envs 2",
+    "report": "",
     "record": "--num-envs 2 --scale 0.2",
     "bench": "--num-envs 2 --rounds 1 --seconds 0.01 --engines limit 'SB3 Dummy'",
     "bench --why": "--num-envs 2 --rounds 1 --seconds 0.01",

@@ -15,11 +15,14 @@ _UNITS = ((1e9, "G"), (1e6, "M"), (1e4, "k"))
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
     """Round numbers from ``low`` to ``high``, about so many."""
-    raw = (high - low) / max(1, about - 1)
-    size = 10.0 ** math.floor(math.log10(raw))
-    step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= raw * 0.999)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [step * i for i in range(first, last + 1)]
+    size = 10.0 ** math.floor(math.log10((high - low) / about))
+
+    def between(step: float) -> range:
+        return range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+
+    steps = [size * factor for factor in (1, 2, 2.5, 5, 10)]
+    best = min(steps, key=lambda step: abs(len(between(step)) - about))
+    return [best * i for i in between(best)]
 
 
 def tick_labels(values: Sequence[float], *, percent: bool = False) -> list[str]:

@@ -82,6 +82,7 @@ def draw(chart: Chart, ident: str) -> Html:
             y_axis,
             tag("div", svg, class_="area"),
             x_axis,
+            tag("span", "steps", class_="of-x", aria_hidden="true"),
             class_="plot tall" if chart.tall else "plot",
         ),
         tag("p", notes, class_="hint") if notes else None,
@@ -106,7 +107,7 @@ def _scale(chart: Chart) -> _Scale:
     if chart.from_zero:
         low = min(0.0, low)
     room = 0.05 * (high - low) or abs(high) * 0.1 or 1.0
-    bottom = 0.0 if low == 0 else low - room
+    bottom = max(0.0, low - room) if low >= 0 else low - room
     return _Scale((first, last), (bottom, high + room))
 
 
@@ -153,7 +154,7 @@ def _marks(curve: Curve, index: int, scale: _Scale, chart: Chart) -> Html:
         dots = "".join(f"M{at}h0" for p in pieces for at in p if few or len(p) == 1)
         parts.append(tag("path", class_="dots", d=dots) if dots else Html())
     kind = "stack" if chart.stacked else "curve"
-    return tag("g", *parts, class_=f"{kind} c{index % COLOURS}", data_curve=index)
+    return tag("g", *parts, class_=f"{kind} c{curve.colour % COLOURS}", data_curve=index)
 
 
 def _segments(known: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Iterator[slice]:
@@ -166,9 +167,11 @@ def _segments(known: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Iterator[sli
 def _legend(chart: Chart, ident: str) -> Html:
     """What the colours are; with several curves each is a button that hides it."""
     single = len(chart.curves) == 1
+    if single and not chart.curves[0].band:
+        return Html()  # the title says it
     items = []
     for index, curve in enumerate(chart.curves):
-        swatch = tag("i", class_=f"key c{index % COLOURS}")
+        swatch = tag("i", class_=f"key c{curve.colour % COLOURS}")
         name = join(swatch, curve.name)
         if not single and not chart.stacked:
             name = tag("button", name, type="button", aria_pressed="true", data_hides=index)
@@ -236,6 +239,7 @@ def _for_script(chart: Chart, scale: _Scale) -> dict[str, object]:
         "curves": [
             {
                 "name": curve.name,
+                "colour": curve.colour % COLOURS,
                 "x": _rounded(curve.x),
                 "y": _rounded(curve.y),
                 "at": None if not chart.stacked or curve.high is None else _rounded(curve.high),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,6 +26,8 @@ class Curve:
     """What the band is, in words."""
     note: str = ""
     """What was done to draw it."""
+    colour: int = 0
+    """Which of the page's; a group has the same in every chart."""
 
 
 def of_run(run: RunData, key: str, name: str, band: tuple[str, str, str] | None = None) -> Curve:
@@ -35,10 +37,9 @@ def of_run(run: RunData, key: str, name: str, band: tuple[str, str, str] | None 
     words = ""
     if band is not None and run.column(band[0]) is not None and run.column(band[1]) is not None:
         low, high, words = run.columns[band[0]], run.columns[band[1]], band[2]
-    curve = Curve(name, run.steps, values, low, high, words)
-    known = np.isfinite(values)
-    first = int(np.argmax(known)) if known.any() else 0
-    return in_buckets(curve if first == 0 else _from(curve, first))
+    first = int(np.argmax(np.isfinite(values)))
+    low, high = (None if end is None else end[first:] for end in (low, high))
+    return in_buckets(Curve(name, run.steps[first:], values[first:], low, high, words))
 
 
 def of_group(group: Group, key: str) -> Curve:
@@ -71,19 +72,12 @@ def in_buckets(curve: Curve, points: int = POINTS) -> Curve:
     counts = np.add.reduceat(known, starts, dtype=np.float64)
     sums = np.add.reduceat(np.where(known, curve.y, 0.0), starts)
     sizes = np.diff(np.append(starts, n))
-    return Curve(
-        curve.name,
-        np.add.reduceat(curve.x, starts) / sizes,
-        np.divide(sums, counts, out=np.full(points, np.nan), where=counts > 0),
-        np.fmin.reduceat(low, starts),
-        np.fmax.reduceat(high, starts),
-        curve.band or "lowest to highest of the rows",
-        f"{n:,} rows in {points:,} buckets: the line is the mean of a bucket",
+    return replace(
+        curve,
+        x=np.add.reduceat(curve.x, starts) / sizes,
+        y=np.divide(sums, counts, out=np.full(points, np.nan), where=counts > 0),
+        low=np.fmin.reduceat(low, starts),
+        high=np.fmax.reduceat(high, starts),
+        band=curve.band or "lowest to highest of the rows",
+        note=f"{n:,} rows in {points:,} buckets: the line is the mean of a bucket",
     )
-
-
-def _from(curve: Curve, first: int) -> Curve:
-    """A curve without the rows before its first number."""
-    low = None if curve.low is None else curve.low[first:]
-    high = None if curve.high is None else curve.high[first:]
-    return Curve(curve.name, curve.x[first:], curve.y[first:], low, high, curve.band)

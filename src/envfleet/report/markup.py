@@ -6,7 +6,8 @@ import html
 import json
 from typing import Any
 
-_EMPTY = frozenset({"meta", "img", "br", "hr", "path", "line", "rect"})
+_EMPTY = frozenset({"meta", "img", "path"})
+"""Elements without content; in SVG they must be closed, in HTML they may."""
 
 
 class Html(str):
@@ -22,7 +23,7 @@ def tag(name: str, /, *children: str | None, **attributes: str | float | bool | 
     """
     told = "".join(_attribute(key, value) for key, value in attributes.items())
     if name in _EMPTY:
-        return Html(f"<{name}{told}>")
+        return Html(f"<{name}{told}/>")
     return Html(f"<{name}{told}>{join(*children)}</{name}>")
 
 

@@ -102,7 +102,7 @@ function explore(figure) {
     const i = nearest(curve.x, step);
     if (curve.y[i] == null) return [];
     const band = curve.low && curve.low[i] != null ? `${value(curve.low[i])} to ${value(curve.high[i])}` : "";
-    return [{ number, name: curve.name, text: value(curve.y[i]), band, x: curve.x[i], y: (curve.at ?? curve.y)[i] }];
+    return [{ colour: curve.colour, name: curve.name, text: value(curve.y[i]), band, x: curve.x[i], y: (curve.at ?? curve.y)[i] }];
   });
   const words = (step, told) => [`step ${whole.format(step)}`,
     ...told.map((t) => `${t.name} ${t.text}${t.band ? ` (${t.band})` : ""}`)].join(", ");
@@ -118,7 +118,7 @@ function explore(figure) {
     const left = (step - data.x[0]) / (data.x[1] - data.x[0]);
     for (const dot of cursor.querySelectorAll("b")) dot.remove();
     for (const t of told) {
-      const dot = make("b", `c${t.number % 8}`);
+      const dot = make("b", `c${t.colour}`);
       dot.style.left = `${100 * (t.x - data.x[0]) / (data.x[1] - data.x[0])}%`;
       dot.style.top = `${100 * (1 - (t.y - data.y[0]) / (data.y[1] - data.y[0]))}%`;
       cursor.append(dot);
@@ -127,7 +127,7 @@ function explore(figure) {
     tip.replaceChildren(make("small", "", `step ${whole.format(step)}`));
     for (const t of data.curves.some((c) => c.at) ? told.toReversed() : told) {
       const row = make("div");
-      row.append(make("i", `key c${t.number % 8}`), make("span", "", t.name), make("span", "", t.text));
+      row.append(make("i", `key c${t.colour}`), make("span", "", t.name), make("span", "", t.text));
       tip.append(row);
       if (t.band) tip.append(make("small", "", t.band));
     }

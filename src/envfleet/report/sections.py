@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ def sections(groups: Sequence[Group]) -> Iterator[Section]:
         Section("speed", "Speed", _speed(groups, runs)),
         Section("engine", "Engine", _engine(groups, runs)),
         Section("more", "More metrics", _more(groups, runs)),
-        Section("config", "Configuration", _config(runs)),
+        Section("config", "Configuration", _config(groups, runs)),
     )
     for section in made:
         if section.content:
@@ -60,10 +60,13 @@ def _charts(charts: Sequence[Chart], prefix: str) -> Html:
 
 def _curves(groups: Sequence[Group], key: str, label: str) -> list[Curve]:
     """A curve per group that has this column; of a single run it is named by what it shows."""
-    having = [g for g in groups if any(run.column(key) is not None for run in g.runs)]
-    if len(groups) == 1 and having and len(groups[0].runs) == 1:
-        return [of_run(groups[0].runs[0], key, label)]
-    return [of_group(group, key) for group in having]
+    return [
+        of_run(group.runs[0], key, label)
+        if len(groups) == len(group.runs) == 1
+        else replace(of_group(group, key), colour=index)
+        for index, group in enumerate(groups)
+        if any(run.column(key) is not None for run in group.runs)
+    ]
 
 
 def _overview(groups: Sequence[Group], runs: Sequence[RunData]) -> Html:
@@ -176,8 +179,8 @@ def _time_split(run: RunData) -> list[Curve]:
     shares = np.divide(rows, total, out=np.full_like(rows, np.nan), where=total > 0)
     tops = shares.cumsum(0)
     return [
-        Curve(words.part(name), few[0].x, share, top - share, top, note=few[0].note)
-        for name, share, top in zip(names, shares, tops, strict=True)
+        Curve(words.part(name), few[0].x, share, top - share, top, "", few[0].note, index)
+        for index, (name, share, top) in enumerate(zip(names, shares, tops, strict=True))
     ]
 
 
@@ -219,8 +222,12 @@ def _time_table(groups: Sequence[Group]) -> Html:
 
 
 def _engine(groups: Sequence[Group], runs: Sequence[RunData]) -> Html:
-    rows = [(run.name, *_plan_cells(run.plan)) for run in runs if run.plan]
-    head = ("run", "backend", "workers", "caller steps", "why")
+    ways: dict[tuple[str, ...], list[str]] = {}
+    for run in runs:
+        if run.plan:
+            ways.setdefault(_plan_cells(run.plan), []).append(run.name)
+    rows = [(", ".join(names), *cells) for cells, names in ways.items()]
+    head = ("runs", "backend", "workers", "caller steps", "why")
     plans = Table("Engine plan: how the envs run", head, rows).html() if rows else None
     charts = []
     if any(Summary(run).restarts > 0 for run in runs):
@@ -256,34 +263,29 @@ def _more(groups: Sequence[Group], runs: Sequence[RunData]) -> Html:
     return _charts(charts, "more")
 
 
-def _config(runs: Sequence[RunData]) -> Html:
-    told = [settings(run) for run in runs]
-    names = list(dict.fromkeys(name for some in told for name in some))
-    if not names:
-        return Html()
+def _config(groups: Sequence[Group], runs: Sequence[RunData]) -> Html:
     if len(runs) == 1:
-        parts = [
-            ("Hyper-parameters", runs[0].config),
-            ("How the run is carried out", runs[0].options),
-        ]
-        tables = [
-            Table(title, ("setting", "value"), [(k, _value(v)) for k, v in part.items()]).html()
-            for title, part in parts
-            if part
-        ]
-        return tag("div", *tables, class_="columns")
-    other = [n for n in (SEED, *differing(runs)) if n in names]
-    head = ("setting", *(run.name for run in runs))
-    rows = [(name, *(_value(some.get(name)) for some in told)) for name in other]
-    same = [(name, _value(told[0].get(name))) for name in names if name not in other]
+        parts = (("Hyper-parameters", runs[0].config), ("How it is run", runs[0].options))
+        return join(*(_settings(title, part) for title, part in parts if part))
+    names = differing([group.runs[0] for group in groups])
+    rows = []
+    for group in groups:
+        told = settings(group.runs[0])
+        seeds = ", ".join(str(run.config[SEED]) for run in group.runs if SEED in run.config)
+        rows.append((group.name, seeds, *(_value(told.get(name)) for name in names)))
+    told = settings(runs[0])
+    same = {k: v for k, v in told.items() if k not in (SEED, *names)}
+    if not names and not same:
+        return Html()
     return join(
-        Table("Settings that differ", head, rows).html(),
-        tag(
-            "details",
-            tag("summary", f"{len(same)} settings that all runs share"),
-            Table("Settings that all runs share", ("setting", "value"), same).html(),
-        ),
+        Table("What groups differ in", ("group", "seeds", *names), rows).html(),
+        _settings("The same in all groups", same),
     )
+
+
+def _settings(title: str, told: Mapping[str, Any]) -> Html:
+    pairs = [tag("div", tag("dt", name), tag("dd", _value(v))) for name, v in told.items()]
+    return tag("div", tag("h3", title), tag("dl", *pairs, class_="settings"), class_="card")
 
 
 def _value(value: object) -> str:

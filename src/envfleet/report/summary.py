@@ -68,7 +68,9 @@ class Summary:
     def status(self) -> str:
         """finished, solved, or how far it is; empty if the files do not say."""
         stop_at, total = self.run.options.get("stop_at"), self.run.config.get("total_steps")
-        reached = self.run.last("return_mean") if self.run.last("n") >= _ENOUGH_EPISODES else math.nan
+        reached = (
+            self.run.last("return_mean") if self.run.last("n") >= _ENOUGH_EPISODES else math.nan
+        )
         if isinstance(stop_at, int | float) and reached >= stop_at:
             return f"solved (mean return of {_ENOUGH_EPISODES} episodes at least {stop_at:g})"
         if not isinstance(total, int | float) or total <= 0:
