@@ -89,7 +89,11 @@ def open_page(browser, page, width=1400, theme="light"):
     features = [{"name": "prefers-color-scheme", "value": theme}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
     browser.get(page.as_uri())
-    browser.execute_script("localStorage.clear(); delete document.documentElement.dataset.theme")
+    browser.execute_script(
+        "localStorage.clear();"
+        "delete document.documentElement.dataset.theme;"
+        "document.documentElement.style.scrollBehavior = 'auto';"  # clicks do not wait for it
+    )
 
 
 def shoot(browser, name):
@@ -221,7 +225,6 @@ def test_a_group_can_be_hidden_and_the_table_opened(browser, pages):
 
 def test_the_navigation_leads_to_every_section(browser, pages):
     open_page(browser, pages["run"])
-    browser.execute_script("document.documentElement.style.scrollBehavior = 'auto'")
     links = browser.find_elements(By.CSS_SELECTOR, "nav a")
     assert len(links) == 7
     for link in links:
