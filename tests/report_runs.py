@@ -15,11 +15,13 @@ PARTS = {"env": 0.03, "policy": 0.003, "films": 0.001, "collector": 0.004, "upda
 LOSSES = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "explained_variance")
 
 
-def metrics(rows: int, seed: int = 0, *, episodes: bool = True, step: int = 256) -> dict[str, Any]:
-    """Columns as a training writes them."""
+def metrics(
+    rows: int, seed: int = 0, *, episodes: bool = True, step: int = 256, late: float = 4.0
+) -> dict[str, Any]:
+    """Columns as a training writes them; ``late`` moves the moment when it has learnt."""
     generator = np.random.default_rng(seed)
     steps = step * np.arange(1, rows + 1)
-    mean = 500 / (1 + np.exp(4 - 10 * steps / steps[-1])) + generator.normal(0, 3, rows)
+    mean = 500 / (1 + np.exp(late - 10 * steps / steps[-1])) + generator.normal(0, 3, rows)
     columns: dict[str, Any] = {
         "step": steps,
         "restarts": np.zeros(rows),

@@ -188,7 +188,7 @@ def test_a_hundred_thousand_rows_are_a_small_page(tmp_path):
     text = write_report(folder).read_text("utf-8")
     check(text)
     assert len(text) < 2_000_000
-    assert "100,000 rows in 600 buckets" in text
+    assert "Charts show 100,000 rows in 600 buckets" in text
     assert "1000000" in text  # the highest of a bucket is not lost
 
 

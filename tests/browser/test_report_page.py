@@ -57,7 +57,7 @@ def pages(tmp_path_factory):
     groups = [
         make_run(
             folder / f"lr{rate}-s{seed}",
-            metrics(80, seed + int(rate * 1e4)),
+            metrics(80, seed, late=3 + 200 * rate + seed / 3),
             seed=seed,
             learning_rate=rate,
             plan=PLAN,

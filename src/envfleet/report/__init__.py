@@ -1,7 +1,7 @@
-r"""Reports: what a run's files say, as one HTML page that needs nothing else.
+"""Reports: what a run's files say, as one HTML page that needs nothing else.
 
     run folders -> reading -> statistics -> curves -> charts -> sections -> page
-                                        \-> tables (on the page, Markdown, CSV)
+                              statistics -> tables (on the page, Markdown, CSV)
 
 Only files are read: no code of a run is imported, and no torch.
 """

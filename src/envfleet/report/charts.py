@@ -68,7 +68,6 @@ def draw(chart: Chart, ident: str) -> Html:
         aria_labelledby=f"{ident}-title",
         aria_describedby=f"{ident}-desc",
     )
-    notes = " ".join(dict.fromkeys(f"{c.note}." for c in chart.curves if c.note))
     return tag(
         "figure",
         tag(
@@ -85,7 +84,6 @@ def draw(chart: Chart, ident: str) -> Html:
             tag("span", "steps", class_="of-x", aria_hidden="true"),
             class_="plot tall" if chart.tall else "plot",
         ),
-        tag("p", notes, class_="hint") if notes else None,
         _values(chart),
         data(_for_script(chart, scale)),
         class_="chart",
@@ -96,7 +94,7 @@ def draw(chart: Chart, ident: str) -> Html:
 def _scale(chart: Chart) -> _Scale:
     xs = np.concatenate([curve.x for curve in chart.curves])
     first, last = float(xs.min()), float(xs.max())
-    if 0 <= first <= 0.2 * last:
+    if 0 <= first <= 0.3 * last or 0 < first == last:
         first = 0.0
     if first == last:
         first, last = first - 1, last + 1

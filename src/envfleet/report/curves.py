@@ -24,8 +24,6 @@ class Curve:
     high: Column | None = None
     band: str = ""
     """What the band is, in words."""
-    note: str = ""
-    """What was done to draw it."""
     colour: int = 0
     """Which of the page's; a group has the same in every chart."""
 
@@ -78,6 +76,5 @@ def in_buckets(curve: Curve, points: int = POINTS) -> Curve:
         y=np.divide(sums, counts, out=np.full(points, np.nan), where=counts > 0),
         low=np.fmin.reduceat(low, starts),
         high=np.fmax.reduceat(high, starts),
-        band=curve.band or "lowest to highest of the rows",
-        note=f"{n:,} rows in {points:,} buckets: the line is the mean of a bucket",
+        band=curve.band or "lowest to highest of a bucket",
     )

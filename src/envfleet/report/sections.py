@@ -13,7 +13,7 @@ import numpy as np
 from envfleet.report import videos, words
 from envfleet.report.axes import NONE, count, duration, number
 from envfleet.report.charts import COLOURS, Chart, draw
-from envfleet.report.curves import Curve, in_buckets, of_group, of_run
+from envfleet.report.curves import POINTS, Curve, in_buckets, of_group, of_run
 from envfleet.report.markup import Html, join, tag
 from envfleet.report.reading import RunData
 from envfleet.report.statistics import SEED, Group, differing, settings
@@ -76,6 +76,10 @@ def _overview(groups: Sequence[Group], runs: Sequence[RunData]) -> Html:
         if len({str(seed) for seed in seeds}) < len(seeds):
             notes.append(f"{group.name}: runs share a seed, so they are not independent.")
     told = tag("ul", *[tag("li", note) for note in notes], class_="notice") if notes else None
+    most = max(len(run.steps) for run in runs)
+    if most > POINTS:
+        text = f"Charts show {most:,} rows in {POINTS} buckets: the line is the mean of a bucket."
+        told = join(tag("p", text, class_="hint below"), told)
     if len(runs) == 1:
         return join(_tiles(Summary(runs[0])), told)
     about = (
@@ -179,7 +183,7 @@ def _time_split(run: RunData) -> list[Curve]:
     shares = np.divide(rows, total, out=np.full_like(rows, np.nan), where=total > 0)
     tops = shares.cumsum(0)
     return [
-        Curve(words.part(name), few[0].x, share, top - share, top, "", few[0].note, index)
+        Curve(words.part(name), few[0].x, share, top - share, top, "", index)
         for index, (name, share, top) in enumerate(zip(names, shares, tops, strict=True))
     ]
 
