@@ -452,3 +452,14 @@ def test_the_parts_of_the_time_are_summed(tmp_path):
     assert told.parts.keys() == PARTS.keys()
     assert told.seconds == pytest.approx(sum(columns[f"time/{name}"].sum() for name in PARTS))
     assert told.rate == pytest.approx(2560 / told.seconds)
+
+
+def test_a_training_ends_with_its_report(tmp_path):
+    words = ["train", "CartPole-v1", "--total-steps", "512", "--num-envs", "2", "--steps", "64"]
+    command = [sys.executable, "-m", "envfleet", *words, "--name", "a", "--backend", "serial"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    page = check((tmp_path / "runs/CartPole-v1/a/report.html").read_text("utf-8"))
+    assert "finished" in page.text["header"]
+    assert "Return" in page.text["h3"]
+    assert "serial" in page.text["table"]  # the engine plan

@@ -578,7 +578,8 @@ def test_a_checkpoint_that_does_not_fit_leaves_nothing(tmp_path, capsys):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "File too large" in said
     names = {path.name for path in (tmp_path / "CartPole-v1/a").iterdir()}
-    assert names == {"config.json", "metrics.csv", "metrics.jsonl", ".tracker.lock"}
+    files = {"config.json", "plan.json", "metrics.csv", "metrics.jsonl"}
+    assert names == {*files, ".tracker.lock"}
 
 
 def test_a_name_that_the_terminal_cannot_show_does_not_fail_a_run(tmp_path):

@@ -64,6 +64,7 @@ def trained(tmp_path_factory):
 def test_training_leaves_a_folder_to_look_at(trained):
     names = {path.name for path in trained.iterdir()}
     wanted = {"config.json", "metrics.csv", "metrics.jsonl", "checkpoints", "renders", "curve.png"}
+    wanted |= {"plan.json", "report.html"}
     assert names >= wanted
     assert list((trained / "renders").glob("render_*.gif"))
 

@@ -17,6 +17,7 @@ import tyro
 
 from envfleet.record.film import record_agent
 from envfleet.record.rendering import check_video
+from envfleet.report import write_report
 from envfleet.rollout.evaluate import evaluate
 from envfleet.rollout.numbers import three_digits
 from envfleet.rollout.progress import is_terminal, progress_bar
@@ -319,7 +320,7 @@ def _trained(
 
 
 def _carry_out(run: Run) -> int:
-    """Train, tell how it goes, and draw the curve; 128 and the signal's number if one came."""
+    """Train, tell how it goes, write curve and report; 128 and the signal's number if one came."""
     start = time.perf_counter()
     told = _Progress(run.config.last_step, run.collector.total_steps)
     go_on = command.of_run("resume", run.folder, run.config.env_id)
@@ -337,8 +338,9 @@ def _carry_out(run: Run) -> int:
         raise
     try:
         draw_curve(run.folder)
+        write_report(run.folder)
     except OSError as error:
-        _say(f"no curve was drawn: {error}")
+        _say(f"no curve or report was written: {error}")
     how = _how_it_ended(run.options.stop_at if run.is_solved else None) if is_over else "stopped"
     seconds = time.perf_counter() - start
     trained = sum(run.seconds.values())

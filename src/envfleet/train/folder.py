@@ -12,7 +12,7 @@ from typing import Self
 
 from envfleet.track.lock import FolderInUseError, FolderLock
 
-CONFIG = "config.json"
+CONFIG, PLAN = "config.json", "plan.json"
 _TRIES = 100
 
 

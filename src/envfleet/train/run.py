@@ -2,6 +2,7 @@
 
     runs/<env>/<name>/  config.json   what is trained, and how; the step of the first checkpoint
                         metrics.csv, metrics.jsonl, films.jsonl
+                        plan.json     how the envs run, and why, since the run was last begun
                         checkpoints/  the last ones and the best
                         renders/      films, if any were asked for
 
@@ -45,7 +46,7 @@ from envfleet.train.checkpoint import Checkpoint, pack_bytes, unpack_bytes
 from envfleet.train.clock import Clock
 from envfleet.train.config import TrainConfig, check_types
 from envfleet.train.envs import build_fleet, one_filmed
-from envfleet.train.folder import CONFIG, RunFolder, check_is_run
+from envfleet.train.folder import CONFIG, PLAN, RunFolder, check_is_run
 from envfleet.train.policy import Policy
 from envfleet.train.ppo import PPO
 from envfleet.train.signals import GentleSignals
@@ -159,6 +160,8 @@ class Run:
                 self._tracker.add(tracker)
             self._files = FileTracker(self.folder, lock=place.lock)
             self._tracker.add(self._files)
+            plan = json.dumps(asdict(envs.plan), indent=2) + "\n"
+            durable.replace(self.folder / PLAN, plan.encode())
             stack.enter_context(self.collector)
             self._stack = stack.pop_all()
         self._is_abandoned = False
