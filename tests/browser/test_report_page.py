@@ -96,10 +96,10 @@ def open_page(browser, page, width=1400, theme="light"):
     )
 
 
-def shoot(browser, name):
+def shoot(browser, name, *, whole=True):
     SHOTS.mkdir(parents=True, exist_ok=True)
     taken = browser.execute_cdp_cmd(
-        "Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True}
+        "Page.captureScreenshot", {"format": "png", "captureBeyondViewport": whole}
     )
     (SHOTS / f"{name}.png").write_bytes(base64.b64decode(taken["data"]))
 
@@ -171,7 +171,7 @@ def test_the_pointer_shows_the_values_of_a_step(browser, pages):
     assert "step 15,360" in tip.text
     assert f"{columns['return_mean'][-1]:.1f}" in tip.text
     assert len(cursor.find_elements(By.TAG_NAME, "b")) == 1
-    shoot(browser, "pointer")
+    shoot(browser, "pointer", whole=False)
     ActionChains(browser).move_to_element(browser.find_element(By.TAG_NAME, "h1")).perform()
     assert not tip.is_displayed()
 
@@ -199,7 +199,7 @@ def test_the_keys_move_through_the_steps_and_their_values_are_said(browser, page
         assert said.startswith(f"step {columns['step'][row]:,}, mean return ")
         value = float(said.split("mean return ")[1].split(" (")[0].replace(",", ""))
         assert value == pytest.approx(columns["return_mean"][row], rel=1e-3)
-    shoot(browser, "keys")
+    shoot(browser, "keys", whole=False)
 
 
 def test_a_group_can_be_hidden_and_the_table_opened(browser, pages):
