@@ -45,9 +45,7 @@ class Contestant:
     in_envs: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        envs: Any = make_vec_env(
-            self.env_id, self.num_envs, seed=0, vec_env_cls=CLASSES[self.name]
-        )
+        envs: Any = make_vec_env(self.env_id, self.num_envs, seed=0, vec_env_cls=CLASSES[self.name])
         self.envs = envs
         self._spent = 0.0
         self._step = self.envs.step

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import time
 from functools import partial
 
@@ -11,20 +10,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.error import (
-    AlreadyPendingCallError,
-    ClosedEnvironmentError,
-    NoAsyncCallError,
-    ResetNeeded,
-)
 from gymnasium.vector import AutoresetMode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import envfleet
-from envfleet.testing import Fault, FaultEnv
-from fleet_envs import CounterEnv
-from waiting import gone
 
 Process = partial(envfleet.ProcessVectorEnv, context="fork")
 ENGINES = {
