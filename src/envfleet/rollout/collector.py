@@ -357,7 +357,10 @@ class Collector:
             buffers.actions.numpy()[place] = chosen
             return chosen
         answer = self._act(seen if self._on_cpu else tree_map(self._to_device, seen))
-        check_answer(answer, count, self._port, self.device)
+        shapes = (count, *self._port.shape), (count,), (count,)
+        is_first = isinstance(place[0], int) and place[0] == 0
+        if is_first or tuple(part.shape for part in answer) != shapes:
+            check_answer(answer, count, self._port, self.device)
         actions, buffers.log_probs[place], buffers.values[place] = answer
         buffers.actions[place] = actions.to(buffers.actions.dtype)
         return actions.detach().cpu().numpy()

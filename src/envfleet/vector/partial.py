@@ -202,22 +202,23 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
         if least is not None or most is not None:
             raise ValueError("env_ids says which envs to wait for: leave out min_envs and max_envs")
         self._refuse_torn()
-        outstanding = flow.outstanding()
-        others = np.setdiff1d(ids, outstanding)
-        if len(others):
+        busy = flow.busy(ids)
+        if len(busy) < len(ids):
+            others = np.setdiff1d(ids, busy)
             raise ValueError(
                 f"`recv` waits for what was sent, and env {name_envs(others.tolist())} "
                 f"{'was' if len(others) == 1 else 'were'} not: `send` first."
             )
+        outstanding = flow.count()
         ready = self._await(len(ids), _NEVER if timeout is None else Deadline(timeout), among=ids)
-        late = np.setdiff1d(ids, ready)
-        if len(late):
+        if len(ready) < len(ids):
+            late = np.setdiff1d(ids, ready)
             raise WaitTimeout(
                 f"`recv` has timed out after {timeout} second(s): {len(ready)} of {len(ids)} envs "
                 f"are ready. Late envs: {name_envs(late.tolist())}. All of them stay outstanding: "
                 "recv again."
             )
-        return self._receive(ids, len(outstanding))
+        return self._receive(ids, outstanding)
 
     def _await(
         self,

@@ -138,6 +138,8 @@ class Doorbell:
         until = start + (bound if left is None else min(left, bound))
         ready: list[Ready] = []
         while signals.reported() < target and now < until:
+            if self._yields:
+                os.sched_yield()
             now = time.perf_counter()
         if signals.reported() < target:
             signals.caller_sleeps_until(target)
