@@ -49,6 +49,12 @@ class Arrivals:
         views.note_sizes[rows] = 0
         views.hand_back(rows, numbers, report.stamp)
 
+    def forget(self, env_ids: list[int]) -> None:
+        """Let go of what these envs told: they have been received."""
+        for env in env_ids:
+            self.told.pop(env, None)
+            self.failures.pop(env, None)
+
     def read_notes(self, env_ids: NDArray[np.intp]) -> None:
         """Add what these envs have left in the arena to what is told; or that it is unreadable."""
         views = self.views

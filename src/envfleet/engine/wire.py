@@ -48,6 +48,8 @@ class Wire:
         self._outgoing: deque[_Piece] = deque()
         # Replaced as a whole and never changed, so that nothing can interrupt a change.
         self._incoming: _Incoming = _length_to_come()
+        self._never_waits = end.gettimeout() == 0
+        self._shown = 0  # bytes of the message that ``peek`` has left in the kernel
         self.is_garbled = False
         """Set while bytes are being counted. Found set afterwards, it says that an exception from a
         signal handler came in between: nothing more can be understood on this wire."""
@@ -122,13 +124,29 @@ class Wire:
 
     def drop(self) -> None:
         """Go on to the message behind the one that ``peek`` has shown."""
-        self._incoming = _length_to_come()
+        if self._shown:
+            self._socket.recv(self._shown)
+        else:
+            self._incoming = _length_to_come()
 
     def peek(self) -> bytearray | None:
         """As ``receive``, but the message stays the next one until ``drop``.
 
-        An interrupt between the two loses nothing.
+        An interrupt loses nothing of a short message: it stays in the kernel, and what was taken
+        out of there need not be noted.
         """
+        self._shown = 0
+        buffer, got, is_body = self._incoming
+        if self._never_waits and not got and not is_body:
+            try:
+                head = self._socket.recv(_ATOMIC, socket.MSG_PEEK)
+            except BlockingIOError:
+                return None
+            if len(head) >= _LENGTH.size:
+                end = _LENGTH.size + _LENGTH.unpack_from(head)[0]
+                if len(head) >= end:
+                    self._shown = end
+                    return bytearray(head[_LENGTH.size : end])
         while True:
             buffer, got, is_body = self._incoming
             while got < len(buffer):

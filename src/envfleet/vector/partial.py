@@ -181,6 +181,7 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
         if not outstanding:
             raise NoAsyncCallError("Calling `recv` with no env outstanding: `send` first.", "recv")
         least, most = batch_bounds(min_envs, max_envs, outstanding)
+        flow.give_turn()
         ready = self._await(least, _NEVER if timeout is None else Deadline(timeout))
         if len(ready) < least:
             late = np.setdiff1d(flow.outstanding(), ready)
@@ -267,21 +268,21 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
             if self._pool.is_broken:
                 mender.replace_in_flow(death, flow)
         except Exception:
-            flow.receive(np.array([env]))  # it stays as it is, and waits for a reset
+            flow.drop(np.array([env]))  # it stays as it is, and waits for a reset
             raise
 
     def _raise_failures(self, ids: Ids) -> None:
         """Raise what of these envs cannot be read here; they are not outstanding any more."""
         failures = {env: f for env, f in self._call.flow.failures().items() if env in ids}
         if failures:
-            self._call.flow.receive(np.array(list(failures)))
+            self._call.flow.drop(np.array(list(failures)))
             raise_first(list(failures.values()))
 
     def _give_up(self, ids: Ids) -> None:
         """Envs whose call has failed are not outstanding any more; what they showed is kept."""
         flow = self._call.flow
         self._results.of_envs(ids, flow.arrivals.told)
-        flow.receive(ids)
+        flow.drop(ids)
 
     def _receive(self, ids: Ids, outstanding: int) -> Batch:
         """Hand the rows of envs that are ready over."""
@@ -293,7 +294,10 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
         if self._call.mender is not None:
             self._call.mender.history.remember_envs(ids.tolist())
         self._counted().received(ids, flow.stamps[ids], outstanding)
-        flow.receive(ids)
+        numbers = flow.asked[ids]
+        # The last thing that is done. No signal handler can run between here and the caller's next
+        # call of anything: the batch is received there, or is still to be received.
+        flow.received[ids] = numbers
         return batch
 
     def _refuse_torn(self) -> None:
@@ -313,7 +317,7 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
     def _step_some(self, actions: Any, env_ids: EnvIds) -> Any:
         ids = checked_ids(env_ids, self.num_envs)
         self._send_step(actions, ids, "step")
-        return tuple(self._answers(ids))[1:]
+        return self._answers(ids)[1:]
 
     def _reset_some(self, env_ids: EnvIds, seed: Any, options: Any) -> tuple[ObsType, Any]:
         ids = checked_ids(env_ids, self.num_envs)

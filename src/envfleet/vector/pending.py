@@ -86,10 +86,10 @@ class PendingCall:
         """
         if self.flow.is_active:
             self.flow.deliver()
-            busy = self.flow.busy(env_ids)
+            busy = self.flow.busy(env_ids) if self.flow.count() else ()
             if len(busy):
                 raise AlreadyPendingCallError(
-                    f"Calling `{method}` while envs {name_envs(busy.tolist())} are outstanding: "
+                    f"Calling `{method}` while envs {name_envs(list(busy))} are outstanding: "
                     "`send` has asked them and `recv` has not received them yet. Receive them "
                     "first; envs that are not outstanding may be asked by their `env_ids`.",
                     "recv",

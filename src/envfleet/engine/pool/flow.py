@@ -31,6 +31,8 @@ Ids = NDArray[np.intp]
 _Part = tuple[int, Any]
 """A shard's index, and what it is asked."""
 _ONE = np.uint64(1)
+PASSED_OVER = 4
+"""Batches in a row for which no env of this process has moved, though one could."""
 
 
 class Flow:
@@ -47,6 +49,7 @@ class Flow:
         self._pool = pool
         self._step_timeout = step_timeout
         self._hangs = _Hangs(pool, step_timeout)
+        self._passed_over = 0
         self._is_turning = False
         """Set while envs of this process move. Found set afterwards, an interrupt came."""
         self._undelivered: tuple[Ids, NDArray[np.uint64], Sequence[_Part]] | None = None
@@ -55,8 +58,11 @@ class Flow:
         """Use this arena's numbers from now on; nobody is outstanding."""
         views = arrivals.views
         self.arrivals = arrivals
-        self._asked, self._done, self.stamps = views.asked, views.done, views.stamps
-        self._received = views.asked.copy()
+        self.asked, self._done, self.stamps = views.asked, views.done, views.stamps
+        self.received = views.asked.copy()
+        """To receive envs is to set their number here to that in ``asked``, and nothing else: what
+        was told may be looked at once more after an interrupt, and is forgotten when they are sent
+        on."""
         self._plans: dict[int, ResetPlan] = {}
         counts = [len(shard.env_ids) for shard in self._pool.shards]
         self._shard_of = np.repeat(np.arange(len(counts)), counts)
@@ -70,25 +76,29 @@ class Flow:
 
     def outstanding(self) -> Ids:
         """The envs that were sent and have not been received."""
-        outstanding: Ids = (self._asked != self._received).nonzero()[0]
+        outstanding: Ids = (self.asked != self.received).nonzero()[0]
         return outstanding
 
     def count(self) -> int:
         """How many they are."""
-        return int(np.count_nonzero(self._asked != self._received)) if self.is_active else 0
+        if not self.is_active:
+            return 0
+        count = int(np.count_nonzero(self.asked != self.received))
+        self.is_active = count > 0
+        return count
 
     def busy(self, env_ids: Sequence[int] | Ids | None) -> Ids:
         """Those of some envs that are outstanding; None is all envs."""
         if env_ids is None:
             return self.outstanding()
         ids: Ids = np.asarray(env_ids, dtype=np.intp)
-        busy: Ids = ids[(self._asked[ids] != self._received[ids]).nonzero()[0]]
+        busy: Ids = ids[(self.asked[ids] != self.received[ids]).nonzero()[0]]
         return busy
 
     def ready(self) -> Ids:
         """The envs that have reported and wait to be received."""
-        asked = self._asked
-        ready: Ids = ((asked == self._done) & (asked != self._received)).nonzero()[0]
+        asked = self.asked
+        ready: Ids = ((asked == self._done) & (asked != self.received)).nonzero()[0]
         return ready
 
     def failures(self) -> dict[int, tuple[Failure, str]]:
@@ -96,7 +106,7 @@ class Flow:
         return {
             env: (failure, place)
             for env, (number, failure, place) in self.arrivals.failures.items()
-            if number == self._asked[env] != self._received[env]
+            if number == self.asked[env] != self.received[env]
         }
 
     def reset_plan(self, env: int) -> ResetPlan | None:
@@ -117,7 +127,7 @@ class Flow:
             loose: per loose leaf of the actions a list of these envs' values.
             plan: a reset of these envs, in the same order.
         """
-        numbers = (self._asked[env_ids] | _ONE) + _ONE
+        numbers = (self.asked[env_ids] | _ONE) + _ONE
         concerned = set(self._shard_of[env_ids].tolist())
         parts: list[_Part] = []
         for index in concerned:
@@ -135,6 +145,8 @@ class Flow:
         elif self._plans:
             for env in env_ids.tolist():
                 self._plans.pop(env, None)
+        if self.arrivals.told or self.arrivals.failures:
+            self.arrivals.forget(env_ids.tolist())
         self._hangs.sent(concerned)
         self.is_active = True
         self._undelivered = env_ids, numbers, parts
@@ -148,7 +160,7 @@ class Flow:
         """Complete what ``send`` has begun."""
         if self._undelivered is not None:
             env_ids, numbers, parts = self._undelivered
-            self._asked[env_ids] = numbers
+            self.asked[env_ids] = numbers
             for index, prepared in parts:
                 self._pool.ask(index, prepared)
             self._undelivered = None
@@ -193,8 +205,19 @@ class Flow:
             has_moved = shard.take_turn(most, among)
             self._is_turning = False
             if has_moved:
+                self._passed_over = 0
                 return True
         return False
+
+    def give_turn(self) -> None:
+        """Let an env of this process move that was passed over a few times, so that none starves.
+
+        Whoever is ready elsewhere is always enough where the caller takes its time.
+        """
+        if self._here and any(shard.owes_reports for shard in self._here):
+            self._passed_over += 1
+            if self._passed_over > PASSED_OVER:
+                self._take_turn(1, None)
 
     def torn(self) -> list[int]:
         """Envs that an interrupt has left apart from what is known of them; not outstanding now."""
@@ -203,18 +226,12 @@ class Flow:
         self._is_turning = False
         torn = [env for shard in self._pool.shards for env in shard.torn_turns()]
         if torn:
-            self.receive(np.array(torn))
+            self.drop(np.array(torn))
         return torn
 
-    def receive(self, env_ids: Ids) -> None:
-        """These envs are not outstanding any more."""
-        self._received[env_ids] = self._asked[env_ids]
-        self.is_active = self._asked.tobytes() != self._received.tobytes()
-        told, failures = self.arrivals.told, self.arrivals.failures
-        if told or failures:
-            for env in env_ids.tolist():
-                told.pop(env, None)
-                failures.pop(env, None)
+    def drop(self, env_ids: Ids) -> None:
+        """These envs are not outstanding any more, and nobody gets their answers."""
+        self.received[env_ids] = self.asked[env_ids]
 
     # After a death
 
@@ -224,7 +241,7 @@ class Flow:
         with contextlib.suppress(WorkerDied):
             shard.progress(rung=True)  # it may have told something before it ended
         own = slice(shard.env_ids.start, shard.env_ids.stop)
-        asked, received, done = self._asked[own], self._received[own], self._done[own]
+        asked, received, done = self.asked[own], self.received[own], self._done[own]
         owing = np.flatnonzero((asked != received) & (asked != done)) + own.start
         ready = np.flatnonzero((asked != received) & (asked == done)) + own.start
         return owing.tolist(), ready.tolist()
@@ -243,7 +260,7 @@ class Flow:
         )
         for env in env_ids:
             self.arrivals.failures.pop(env, None)
-        numbers = self._asked[env_ids].tolist()
+        numbers = self.asked[env_ids].tolist()
         self.arrivals.take(Report(env_ids, numbers, time.perf_counter(), own), shard.place)
 
 

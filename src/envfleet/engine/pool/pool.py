@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from gymnasium.error import ClosedEnvironmentError
 
@@ -18,7 +17,7 @@ from envfleet.engine.interrupts import held_signals, is_interrupt
 from envfleet.engine.messages import ENDED, PLAIN_STEP, SILENT, Command, Outcome
 from envfleet.engine.pool.contention import Contention
 from envfleet.engine.pool.deadline import Deadline
-from envfleet.engine.pool.doorbell import Doorbell, Ring
+from envfleet.engine.pool.doorbell import Doorbell, Ready, Ring
 from envfleet.engine.pool.stopping import shut_down
 from envfleet.engine.shard import Shard, Starter
 from envfleet.engine.spin import LONGEST, Patience
@@ -47,6 +46,8 @@ class Pool:
         """Set while a call changes what is known of the shards, by whoever changes it. Found set
         afterwards, it says that an interrupt came in between: ``settle``, then go on."""
         self._is_garbled = False
+        self._is_talking = False
+        """Set while envs are asked, or reports heard. Found set afterwards, an interrupt came."""
         self._stopper = 0
         self._talking = threading.RLock()  # a signal handler may close the fleet
         self._starter = starter
@@ -275,6 +276,7 @@ class Pool:
     def ask(self, index: int, prepared: object) -> None:
         """Ask envs of one shard (see ``Shard.ask``); that it is dead, a wait for reports tells."""
         shard = self.shards[index]
+        self._is_talking = True
         try:
             with self._talking:
                 self.check_open()
@@ -283,6 +285,7 @@ class Pool:
                     self._bell.follow(shard)
         except WorkerDied as death:
             self._keep(death)
+        self._is_talking = False
 
     def hear_reports(self) -> int:
         """Take the reports that memory shows to be on a wire; returns a mark for ``wait_reports``.
@@ -291,17 +294,16 @@ class Pool:
             FleetBroken: a worker died earlier.
             WorkerDied: one died now.
         """
+        if self._is_talking:
+            self._is_garbled = any(shard.is_garbled for shard in self.shards if not shard.is_over)
+            self._is_talking = False
         self.check()
         reported = self._bell.reported()
         if self._stopped:
             self.check_open()
-        ringing = [shard for shard in self._elsewhere if shard.has_reports()]
+        ringing = [(shard, Ring.WIRE) for shard in self._elsewhere if shard.has_reports()]
         if ringing or self._unheard:
-            with self._fatal():
-                if self._unheard:
-                    raise self._unheard.pop(0)
-                for shard in ringing:
-                    self.hear(shard, Ring.WIRE)
+            self._hear_all(ringing)
         return reported
 
     def wait_reports(self, deadline: Deadline, mark: int, count: int) -> None:
@@ -309,15 +311,21 @@ class Pool:
 
         Raises as ``hear_reports``.
         """
-        with self._fatal():
-            for shard, ring in self._bell.wait_for_reports(deadline, mark + count):
-                self.hear(shard, ring)
-
-    @contextlib.contextmanager
-    def _fatal(self) -> Iterator[None]:
-        """Note a death; closed under this call, there is no telling what fails here."""
         try:
-            yield
+            ready = self._bell.wait_for_reports(deadline, mark + count)
+        except Exception:
+            self.check_open()  # closed under this call, there is no telling what fails here
+            raise
+        self._hear_all(ready)
+
+    def _hear_all(self, ready: list[Ready]) -> None:
+        try:
+            if self._unheard:
+                raise self._unheard.pop(0)  # noqa: TRY301 - this is where deaths are told
+            self._is_talking = True
+            for shard, ring in ready:
+                self.hear(shard, ring)
+            self._is_talking = False
         except WorkerDied as death:
             self.check_open()
             self._death = death

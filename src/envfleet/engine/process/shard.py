@@ -253,10 +253,13 @@ class WorkerShard(Shard):
         Each is dropped after it was taken: an interrupt has it taken twice, which does no harm.
         """
         while (data := self._wire.peek()) is not None and is_by_env(data):
-            if (report := self._decode_report(data)) is not None and self._arrivals is not None:
+            report = self._decode_report(data)
+            if report is not None and self._arrivals is not None:
                 self._arrivals.take(report, self.place)
                 self._messages = serial_of(data)
             self._wire.drop()
+            if report is None:
+                return None  # it was to wake us; what else there is, the doorbell tells
         return data
 
     def _take_silent(self) -> bool:

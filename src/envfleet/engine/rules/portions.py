@@ -17,20 +17,23 @@ PENANCE = 16
 class Portion:
     """A number of envs, from how long the last portions took.
 
+    Never more than half of them: while the caller receives one half and sends it on, the other one
+    moves.
+
     Args:
-        most: how many envs there are.
+        envs: how many there are.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, envs: int) -> None:
         self.size = 1
         """How many envs the next portion should have."""
-        self._most = most
+        self._most = max(1, envs // 2)
         self._penance = 0
 
     @property
     def is_quick(self) -> bool:
-        """Whether at least four of these envs fit into a portion."""
-        return self.size >= 4
+        """Whether it is nothing to wait for one of them."""
+        return self.size >= min(4, self._most)
 
     def note(self, count: int, seconds: float) -> None:
         """A portion of ``count`` envs took so long."""
