@@ -25,6 +25,8 @@ class Arrivals:
 
     def __init__(self, views: Views) -> None:
         self.views = views
+        self.has_notes = views.notes.shape[1] > 0
+        """Whether there is room for notes."""
         self.told: dict[int, Told] = {}
         self.failures: dict[int, tuple[int, Failure, str]] = {}
         """The number, the failure and the place of envs that raised."""
@@ -59,8 +61,6 @@ class Arrivals:
         """Add what these envs have left in the arena to what is told; or that it is unreadable."""
         views = self.views
         sizes = views.note_sizes[env_ids]
-        if not np.count_nonzero(sizes):
-            return
         for env, size in zip(env_ids.tolist(), sizes.tolist(), strict=True):
             number = int(views.asked[env])
             if size and (env not in self.told or self.told[env].number != number):

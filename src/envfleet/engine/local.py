@@ -116,13 +116,14 @@ class LocalShard(Shard):
     def take_turn(self, most: int, among: Container[int] | None) -> bool:
         """Let the next envs move, quick ones together."""
         server = self._server
-        turn = server.turns.take(most, among) if server.has_turns else None
+        turns = server.turns
+        turn = turns.take(most, among) if turns.queue else None
         if turn is None:
             return False
         if (tellers := server.tellers(turn)) and self._arrivals is not None:
             self._arrivals.take(server.report(turn, tellers))
         server.hand_back(turn, but=tellers)
-        server.turns.end()
+        turns.end()
         return True
 
     def torn_turns(self) -> list[int]:

@@ -149,7 +149,7 @@ class Fleet(PartialBatches[ObsType, ActType], Generic[ObsType, ActType]):
             self._assert_is_open()
         call, structure, views = self._call, self._action_structure, self._results.views
         call.check()
-        if call.kind is not _IDLE or call.flow.is_active:
+        if call.kind is not _IDLE or (call.flow.is_active and call.flow.count()):
             call.refuse_another("step_async")
         columns = action_columns(structure, actions, self.num_envs)
         if call.interrupted:

@@ -108,8 +108,9 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
         columns = action_columns(structure, actions, len(ids))
         if call.interrupted and (waiting := call.interrupted.intersection(ids.tolist())):
             refuse_interrupted(waiting)
-        flags = views.terminated[ids], views.truncated[ids], views.failed[ids]
-        check_steppable(self._autoreset_mode, *flags, env_ids=ids)
+        check_steppable(
+            self._autoreset_mode, views.terminated, views.truncated, views.failed, env_ids=ids
+        )
         loose: list[list[Any]] = []
         places = iter(views.actions)
         for leaf, column in zip(structure.leaves, columns, strict=True):
@@ -164,7 +165,8 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
             ResetNeeded: an interrupt has torn the step of an env in this process.
             Exception: what an env has raised; nothing is lost of the others.
         """
-        self._assert_is_open()
+        if self.closed:
+            self._assert_is_open()
         try:
             if env_ids is not None:
                 return self._recv_envs(env_ids, min_envs, max_envs, timeout)
@@ -175,13 +177,16 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
     def _recv(self, min_envs: Any, max_envs: Any, timeout: float | None) -> Batch:
         self._call.check()
         flow = self._call.flow
-        flow.deliver()
-        self._refuse_torn()
+        if flow.undelivered is not None:
+            flow.deliver()
+        if flow.is_turning:
+            self._refuse_torn()
         outstanding = flow.count()
         if not outstanding:
             raise NoAsyncCallError("Calling `recv` with no env outstanding: `send` first.", "recv")
         least, most = batch_bounds(min_envs, max_envs, outstanding)
-        flow.give_turn()
+        if flow.is_mixed:
+            flow.give_turn()
         ready = self._await(least, _NEVER if timeout is None else Deadline(timeout))
         if len(ready) < least:
             late = np.setdiff1d(flow.outstanding(), ready)
@@ -287,13 +292,14 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
     def _receive(self, ids: Ids, outstanding: int) -> Batch:
         """Hand the rows of envs that are ready over."""
         flow = self._call.flow
-        flow.arrivals.read_notes(ids)
+        if flow.arrivals.has_notes and len(flow.arrivals.views.note_sizes.nonzero()[0]):
+            flow.arrivals.read_notes(ids)
         if flow.arrivals.failures:
             self._raise_failures(ids)
         batch = Batch(ids, *self._results.of_envs(ids, flow.arrivals.told))
         if self._call.mender is not None:
             self._call.mender.history.remember_envs(ids.tolist())
-        self._counted().received(ids, flow.stamps[ids], outstanding)
+        self._counted().received(ids, flow.stamps, outstanding)
         numbers = flow.asked[ids]
         # The last thing that is done. No signal handler can run between here and the caller's next
         # call of anything: the batch is received there, or is still to be received.
@@ -327,6 +333,7 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
 
     def _answers(self, ids: Ids) -> Batch:
         """What these envs answer, in their order, as soon as all of them have."""
-        self._refuse_torn()
+        if self._call.flow.is_turning:
+            self._refuse_torn()
         self._await(len(ids), _NEVER, among=ids, all_or_none=True)
         return self._receive(ids, len(ids))

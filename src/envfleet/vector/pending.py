@@ -85,11 +85,12 @@ class PendingCall:
         ``env_ids`` are the envs that it is about, None being all.
         """
         if self.flow.is_active:
-            self.flow.deliver()
-            busy = self.flow.busy(env_ids) if self.flow.count() else ()
+            if self.flow.undelivered is not None:
+                self.flow.deliver()
+            busy = self.flow.busy(env_ids)
             if len(busy):
                 raise AlreadyPendingCallError(
-                    f"Calling `{method}` while envs {name_envs(list(busy))} are outstanding: "
+                    f"Calling `{method}` while envs {name_envs(busy.tolist())} are outstanding: "
                     "`send` has asked them and `recv` has not received them yet. Receive them "
                     "first; envs that are not outstanding may be asked by their `env_ids`.",
                     "recv",

@@ -47,22 +47,23 @@ class Traffic:
 
     def sent(self, ids: NDArray[np.intp]) -> None:
         """These envs were sent."""
-        held = time.perf_counter() - self._received_at[ids]
-        total = float(np.add.reduce(held))
-        if total == total:  # noqa: PLR0124 - not NaN: each was received before
-            self._held += total
-            self._sent += len(ids)
-        else:
-            known = held[~np.isnan(held)]
-            self._held += float(known.sum())
-            self._sent += len(known)
+        now, received = time.perf_counter(), self._received_at[ids]
+        total = float(np.add.reduce(received))
+        if total != total:  # noqa: PLR0124 - NaN: one was never received before
+            received = received[~np.isnan(received)]
+            total = float(np.add.reduce(received))
+        self._held += now * len(received) - total
+        self._sent += len(received)
 
     def received(self, ids: NDArray[np.intp], ready: NDArray[np.float64], outstanding: int) -> None:
-        """These envs, ready since then, were received in one batch of so many outstanding ones."""
+        """These of so many outstanding envs were received in one batch.
+
+        ``ready`` has, for each env of the fleet, since when it was.
+        """
         now = time.perf_counter()
         self._batches += 1
         self._partial += len(ids) < outstanding
-        self._waited += now * len(ids) - float(np.add.reduce(ready))
+        self._waited += now * len(ids) - float(np.add.reduce(ready[ids]))
         self._steps[ids] += 1
         self._received_at[ids] = now
 

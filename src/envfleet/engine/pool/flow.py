@@ -2,9 +2,10 @@
 
     idle ── send ──► outstanding ── its env reports ──► ready ── receive ──► idle
 
-The numbers say all of it, by env: ``asked`` differs from ``received`` while an env is outstanding,
-and is equal to ``done`` once it is ready. Each is changed by one assignment, between any two of
-which an interrupt may come: whoever looks afterwards finds an env in one of these states.
+The numbers say all of it, by env: ``asked`` is ahead of ``received`` while an env is outstanding,
+and ``done``, which is equal to one of the two, is ahead of it once the env is ready. Each changes by
+one assignment, between any two of which an interrupt may come: whoever looks afterwards finds an env
+in one of these states.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ class Flow:
         """Whether an env may be outstanding; False is certain."""
         self._pool = pool
         self._step_timeout = step_timeout
-        self._hangs = _Hangs(pool, step_timeout)
+        self._hangs = _Hangs(pool, step_timeout or 0.0)
         self._passed_over = 0
-        self._is_turning = False
+        self.is_turning = False
         """Set while envs of this process move. Found set afterwards, an interrupt came."""
-        self._undelivered: tuple[Ids, NDArray[np.uint64], Sequence[_Part]] | None = None
+        self.undelivered: tuple[Ids, NDArray[np.uint64], Sequence[_Part]] | None = None
 
     def follow(self, arrivals: Arrivals) -> None:
         """Use this arena's numbers from now on; nobody is outstanding."""
@@ -67,6 +68,8 @@ class Flow:
         counts = [len(shard.env_ids) for shard in self._pool.shards]
         self._shard_of = np.repeat(np.arange(len(counts)), counts)
         self._here = [shard for shard in self._pool.shards if shard.descriptor is None]
+        self.is_mixed = 0 < len(self._here) < len(self._pool.shards)
+        """Whether some envs live here, and others elsewhere."""
 
     def detach(self) -> None:
         """Let go of the arena."""
@@ -83,7 +86,7 @@ class Flow:
         """How many they are."""
         if not self.is_active:
             return 0
-        count = int(np.count_nonzero(self.asked != self.received))
+        count = len((self.asked != self.received).nonzero()[0])
         self.is_active = count > 0
         return count
 
@@ -91,14 +94,13 @@ class Flow:
         """Those of some envs that are outstanding; None is all envs."""
         if env_ids is None:
             return self.outstanding()
-        ids: Ids = np.asarray(env_ids, dtype=np.intp)
-        busy: Ids = ids[(self.asked[ids] != self.received[ids]).nonzero()[0]]
-        return busy
+        ids: Ids = env_ids if isinstance(env_ids, np.ndarray) else np.array(env_ids, dtype=np.intp)
+        at = (self.asked[ids] != self.received[ids]).nonzero()[0]
+        return ids[at] if len(at) else at
 
     def ready(self) -> Ids:
         """The envs that have reported and wait to be received."""
-        asked = self.asked
-        ready: Ids = ((asked == self._done) & (asked != self.received)).nonzero()[0]
+        ready: Ids = (self._done != self.received).nonzero()[0]
         return ready
 
     def failures(self) -> dict[int, tuple[Failure, str]]:
@@ -123,7 +125,7 @@ class Flow:
         An interrupt leaves it undone, or has it completed by the next call.
 
         Args:
-            env_ids: which; none of them outstanding, or what it was asked is given up.
+            env_ids: which; none of them outstanding.
             loose: per loose leaf of the actions a list of these envs' values.
             plan: a reset of these envs, in the same order.
         """
@@ -147,23 +149,26 @@ class Flow:
                 self._plans.pop(env, None)
         if self.arrivals.told or self.arrivals.failures:
             self.arrivals.forget(env_ids.tolist())
-        self._hangs.sent(concerned)
+        if self._step_timeout is not None:
+            self._hangs.sent(concerned)
         self.is_active = True
-        self._undelivered = env_ids, numbers, parts
+        self.undelivered = env_ids, numbers, parts
         self.deliver()
 
     def send_again(self, plan: ResetPlan) -> None:
         """Have outstanding envs reset with this plan; what they were asked is given up."""
-        self.send(np.array(plan.env_ids), plan=plan)
+        ids = np.array(plan.env_ids)
+        self.received[ids] = self._done[ids]
+        self.send(ids, plan=plan)
 
     def deliver(self) -> None:
         """Complete what ``send`` has begun."""
-        if self._undelivered is not None:
-            env_ids, numbers, parts = self._undelivered
+        if self.undelivered is not None:
+            env_ids, numbers, parts = self.undelivered
             self.asked[env_ids] = numbers
             for index, prepared in parts:
                 self._pool.ask(index, prepared)
-            self._undelivered = None
+            self.undelivered = None
 
     # Waiting
 
@@ -180,7 +185,8 @@ class Flow:
         """
         allowed = None if among is None else frozenset(among.tolist())
         has_waited = False
-        self._hangs.begin()
+        if self._step_timeout is not None:
+            self._hangs.begin()
         while True:
             mark = self._pool.hear_reports()
             ready = self.ready()
@@ -194,16 +200,19 @@ class Flow:
             if has_waited and deadline.has_passed():
                 return ready
             has_waited = True
-            if self._take_turn(max(missing, 1), allowed) or wanted == 0:
+            if (self._here and self._take_turn(max(missing, 1), allowed)) or wanted == 0:
                 continue
-            self._pool.wait_reports(self._hangs.or_earlier(deadline), mark, missing)
-            self._hangs.check()
+            if self._step_timeout is None:
+                self._pool.wait_reports(deadline, mark, missing)
+            else:
+                self._pool.wait_reports(self._hangs.or_earlier(deadline), mark, missing)
+                self._hangs.check()
 
     def _take_turn(self, most: int, among: frozenset[int] | None) -> bool:
         for shard in self._here:
-            self._is_turning = True
+            self.is_turning = True
             has_moved = shard.take_turn(most, among)
-            self._is_turning = False
+            self.is_turning = False
             if has_moved:
                 self._passed_over = 0
                 return True
@@ -214,16 +223,14 @@ class Flow:
 
         Whoever is ready elsewhere is always enough where the caller takes its time.
         """
-        if self._here and any(shard.owes_reports for shard in self._here):
+        if any(shard.owes_reports for shard in self._here):
             self._passed_over += 1
             if self._passed_over > PASSED_OVER:
                 self._take_turn(1, None)
 
     def torn(self) -> list[int]:
         """Envs that an interrupt has left apart from what is known of them; not outstanding now."""
-        if not self._is_turning:
-            return []
-        self._is_turning = False
+        self.is_turning = False
         torn = [env for shard in self._pool.shards for env in shard.torn_turns()]
         if torn:
             self.drop(np.array(torn))
@@ -231,7 +238,9 @@ class Flow:
 
     def drop(self, env_ids: Ids) -> None:
         """These envs are not outstanding any more, and nobody gets their answers."""
-        self.received[env_ids] = self.asked[env_ids]
+        numbers = self.asked[env_ids]
+        self._done[env_ids] = numbers
+        self.received[env_ids] = numbers
 
     # After a death
 
@@ -267,7 +276,7 @@ class Flow:
 class _Hangs:
     """Since when shards that owe reports have made none."""
 
-    def __init__(self, pool: Pool, timeout: float | None) -> None:
+    def __init__(self, pool: Pool, timeout: float) -> None:
         self._pool = pool
         self._timeout = timeout
         self._since: dict[int, float] = {}
@@ -276,21 +285,17 @@ class _Hangs:
 
     def sent(self, shards: Iterable[int]) -> None:
         """These shards have been asked something."""
-        if self._timeout is not None:
-            self._since.update(dict.fromkeys(shards, time.monotonic()))
+        self._since.update(dict.fromkeys(shards, time.monotonic()))
 
     def begin(self) -> None:
         """A wait begins: this process may have been stopped before it, and nobody would know."""
-        if self._timeout is not None:
-            self._looked = now = time.monotonic()
-            earliest = now - self._timeout + min(self._timeout, 2 * PULSE)
-            for index, since in self._since.items():
-                self._since[index] = max(since, earliest)
+        self._looked = now = time.monotonic()
+        earliest = now - self._timeout + min(self._timeout, 2 * PULSE)
+        for index, since in self._since.items():
+            self._since[index] = max(since, earliest)
 
     def or_earlier(self, deadline: Deadline) -> Deadline:
         """When to look next, at the latest."""
-        if self._timeout is None:
-            return deadline
         return deadline.or_earlier(Deadline(min(PULSE, self._timeout / 4)))
 
     def check(self) -> None:
@@ -299,8 +304,6 @@ class _Hangs:
         Raises:
             WorkerDied: it did.
         """
-        if self._timeout is None:
-            return
         now = time.monotonic()
         pause, self._looked = now - self._looked, now
         for shard in self._pool.shards:

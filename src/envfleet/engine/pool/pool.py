@@ -291,16 +291,18 @@ class Pool:
         """Take the reports that memory shows to be on a wire; returns a mark for ``wait_reports``.
 
         Raises:
-            FleetBroken: a worker died earlier.
-            WorkerDied: one died now.
+            FleetBroken: an interrupt has cut a message in two.
+            WorkerDied: a worker has died.
         """
         if self._is_talking:
             self._is_garbled = any(shard.is_garbled for shard in self.shards if not shard.is_over)
             self._is_talking = False
-        self.check()
-        reported = self._bell.reported()
+            self.check()
         if self._stopped:
             self.check_open()
+        if not self._elsewhere:
+            return 0
+        reported = self._bell.reported()
         ringing = [(shard, Ring.WIRE) for shard in self._elsewhere if shard.has_reports()]
         if ringing or self._unheard:
             self._hear_all(ringing)

@@ -33,7 +33,7 @@ def check_steppable(
 ) -> None:
     """Refuse to step while an env waits for ``reset``; the flags are those since its last reset.
 
-    ``env_ids`` are the envs that the flags are of, None being all.
+    ``env_ids`` are the envs that shall step, None being all.
 
     Raises:
         ResetNeeded: naming the envs.
@@ -62,7 +62,9 @@ def _any(flags: Flags) -> bool:
 
 
 def _refuse(waiting: Flags, why: str, env_ids: NDArray[np.intp] | None) -> None:
-    envs = (np.flatnonzero(waiting) if env_ids is None else env_ids[waiting]).tolist()
+    envs = (np.flatnonzero(waiting) if env_ids is None else env_ids[waiting[env_ids]]).tolist()
+    if not envs:
+        return
     raise ResetNeeded(
         f"envs {name_envs(envs)} {why}: reset them first, with reset(env_ids=[...]) or "
         "reset(options={'reset_mask': mask}). No env was stepped."

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-BUDGET = 5e-4
+BUDGET = 1e-3
 """Seconds that a portion should take: an env that is done waits no longer for its neighbours.
 
 To tell of one env costs about as much as a step of CartPole; in portions of this length it is a few
 percent of it.
 """
-SLOW = 4 * BUDGET
+SLOW = 2 * BUDGET
 """Seconds after which one of a portion was not quick at all."""
 PENANCE = 16
 """Envs that take their turn one by one after that."""
@@ -17,9 +17,6 @@ PENANCE = 16
 class Portion:
     """A number of envs, from how long the last portions took.
 
-    Never more than half of them: while the caller receives one half and sends it on, the other one
-    moves.
-
     Args:
         envs: how many there are.
     """
@@ -27,13 +24,13 @@ class Portion:
     def __init__(self, envs: int) -> None:
         self.size = 1
         """How many envs the next portion should have."""
-        self._most = max(1, envs // 2)
+        self._most = envs
         self._penance = 0
 
     @property
     def is_quick(self) -> bool:
         """Whether it is nothing to wait for one of them."""
-        return self.size >= min(4, self._most)
+        return self.size >= min(2, self._most)
 
     def note(self, count: int, seconds: float) -> None:
         """A portion of ``count`` envs took so long."""

@@ -245,13 +245,16 @@ class _Worker:
 
     def _take_turn(self) -> None:
         """Let the next envs move that were asked one by one, and tell of them."""
-        turn = self.server.turns.take() if self.server.has_turns else None
-        if turn is None:
+        if not self.server.has_turns or (turn := self.server.turns.take()) is None:
             return
         guard.end_if_stray()
-        signals, tellers = self._signals, set(turn.rows)
-        if signals is not None and self._notes is not None:
-            tellers = self._notes.write(turn, self.server.tellers(turn))
+        signals, notes = self._signals, self._notes
+        if signals is None:
+            tellers = set(turn.rows)
+        else:
+            tellers = self.server.tellers(turn)
+            if notes is not None and (tellers or not notes.are_clean):
+                tellers = notes.write(turn, tellers)
         if tellers:
             self._messages += 1
             self._wire.send(self._encoded(self.server.report(turn, tellers)))

@@ -22,14 +22,13 @@ class Notes:
         self._notes, self._sizes = views.notes, views.note_sizes
         self._room = views.notes.shape[1]
         self._first = first
-        self._are_clean = False  # a worker that died may have left some
+        self.are_clean = False
+        """Whether there is certainly no note; a worker that died may have left some."""
 
     def write(self, turn: Turn, tellers: set[int]) -> set[int]:
         """Note what these envs of a portion tell; returns those whose it is too much for a note."""
-        if not tellers and self._are_clean:
-            return tellers
         self._sizes[turn.picked] = 0
-        self._are_clean = not tellers and not self._sizes.any()
+        self.are_clean = not tellers and not self._sizes.any()
         outcome = turn.outcome
         infos, finals = dict(outcome.infos), dict(outcome.final_objects)
         failed = {failure.env - self._first for failure in outcome.failures}

@@ -164,7 +164,7 @@ class ShardServer:
     @property
     def has_turns(self) -> bool:
         """Whether an env waits for its turn."""
-        return bool(self._turns)
+        return self._turns is not None and bool(self._turns.queue)
 
     def tellers(self, turn: Turn) -> set[int]:
         """The rows of envs whose answer is more than rows that the caller can see."""

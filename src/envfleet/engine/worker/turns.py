@@ -60,22 +60,23 @@ class Turns:
         self._asked = views.asked
         self._taken = views.asked.copy()
         self._first = first
-        self._queue: list[int] = []
+        self.queue: list[int] = []
+        """The rows of envs that wait for their turn."""
         self._errands: dict[int, Any] = {}
         self._moving: list[int] = []
         self._steps = Portion(len(views.asked))
         self._resets = Portion(len(views.asked))
 
-    def __bool__(self) -> bool:
-        return bool(self._queue)
-
     def look(self) -> None:
         """Take in envs whose row of actions is all that they were asked."""
-        asked = self._asked.copy()
-        new = ((asked != self._taken) & (asked & _ONE == 0)).nonzero()[0]
-        if len(new):
-            self._taken[new] = asked[new]
-            self._queue.extend(new.tolist())
+        new = (self._asked != self._taken).nonzero()[0]
+        numbers = self._asked[new]
+        if int(np.bitwise_or.reduce(numbers)) & 1:  # the rest of some is on the wire, or came
+            here = (numbers & _ONE == 0).nonzero()[0]
+            new, numbers = new[here], numbers[here]
+        queue = self.queue + new.tolist()
+        self._taken[new] = numbers  # no interrupt can come between these two
+        self.queue = queue
 
     def add(self, ask: Ask) -> None:
         """Take in envs that were asked more; an ask that came twice counts once."""
@@ -85,12 +86,14 @@ class Turns:
         except Exception as error:  # noqa: BLE001 - a user's objects may raise anything
             raise_interrupt(error)
             errands = [error] * len(ask.env_ids)
-        for env, number, errand in zip(ask.env_ids, ask.numbers, errands, strict=True):
-            i = env - self._first
-            if number > self._taken[i]:
-                self._taken[i] = number
-                self._errands[i] = errand
-                self._queue.append(i)
+        rows = np.array(ask.env_ids) - self._first
+        numbers = np.array(ask.numbers, dtype=np.uint64)
+        at = (numbers > self._taken[rows]).nonzero()[0]
+        new, numbers = rows[at], numbers[at]
+        queue = self.queue + new.tolist()
+        self._errands.update({int(rows[k]): errands[k] for k in at.tolist()})
+        self._taken[new] = numbers  # no interrupt can come between these two
+        self.queue = queue
 
     def take(self, most: int | None = None, among: Container[int] | None = None) -> Turn | None:
         """Let the next portion move; None if nobody is left.
@@ -102,11 +105,13 @@ class Turns:
         kind, rows = self._next(most, among)
         if not rows:
             return None
-        if len(rows) == len(self._asked):
-            rows.sort()
         self._moving = rows
         self._remove(rows)
-        picked = EVERYBODY if len(rows) == len(self._asked) else pick_rows(rows)
+        if len(rows) < len(self._asked):
+            picked = pick_rows(rows)
+        else:
+            picked = EVERYBODY
+            rows.sort()
         begun = time.perf_counter()
         outcome = self._move(kind, rows, picked)
         now = time.perf_counter()
@@ -125,24 +130,25 @@ class Turns:
 
     def _remove(self, rows: list[int]) -> None:
         """Take rows out of the queue."""
-        if self._queue[: len(rows)] == rows:
-            del self._queue[: len(rows)]
+        if self.queue[: len(rows)] == rows:
+            del self.queue[: len(rows)]
         elif rows:
             gone = set(rows)
-            self._queue = [i for i in self._queue if i not in gone]
+            self.queue = [i for i in self.queue if i not in gone]
 
     def _next(self, most: int | None, among: Container[int] | None) -> tuple[_Kind, list[int]]:
         """Who moves now: the head of the queue, and as many of its kind as fit."""
-        queue = self._queue
+        queue = self.queue
         if among is not None:
             queue = [i for i in queue if self._first + i in among]
         if not queue:
             return _Kind.STEP, []
+        if not self._errands and (self._resets.is_quick or True not in self._episodes.due):
+            size = self._steps.size
+            return _Kind.STEP, queue[: size if most is None else min(size, most)]
         kind = self._kind(queue[0])
         size = self._steps.size if kind is _Kind.STEP else self._resets.size
         size = size if most is None else min(size, most)
-        if not self._errands and (self._resets.is_quick or True not in self._episodes.due):
-            return kind, queue[:size]
         alike = (i for i in queue if self._kind(i) is kind)
         return kind, list(islice(alike, 1 if kind is _Kind.LOST else size))
 
@@ -173,7 +179,9 @@ class Turns:
             if kind is _Kind.RESET:
                 return self._episodes.reset(ResetPlan.joined(errands))
             # Copies: an env may keep its action, and the row is overwritten.
-            columns: list[Any] = [column[picked].copy() for column in self._columns]
+            columns: list[Any] = [column[picked] for column in self._columns]
+            if isinstance(picked, slice):
+                columns = [column.copy() for column in columns]
             if self._actions.loose:
                 fixed, loose = iter(columns), zip(*errands, strict=True)
                 columns = [
