@@ -49,7 +49,7 @@ class Contestant:
         self.envs = envs
         self._spent = 0.0
         self._step = self.envs.step
-        self.envs.step = self._timed_step  # type: ignore[method-assign]
+        self.envs.step = self._timed_step
         self.model = PPO(
             "MlpPolicy",
             self.envs,

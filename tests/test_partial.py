@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import time
 from functools import partial
 
@@ -10,11 +11,20 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.error import (
+    AlreadyPendingCallError,
+    ClosedEnvironmentError,
+    NoAsyncCallError,
+    ResetNeeded,
+)
 from gymnasium.vector import AutoresetMode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import envfleet
+from envfleet.testing import Fault, FaultEnv
+from fleet_envs import CounterEnv
+from waiting import gone
 
 Process = partial(envfleet.ProcessVectorEnv, context="fork")
 ENGINES = {
@@ -302,7 +312,7 @@ def test_what_does_not_fit_is_refused_before_anything_moves(place, arguments, te
         envs.reset()
         for method in (envs.send, envs.step):
             with pytest.raises(ValueError, match=text):
-                method(*arguments)
+                method(arguments[0], env_ids=arguments[1])
         assert len(envs.outstanding) == 0
         assert envs.step([0] * 4)[1].tolist() == [1, 1, 1, 1]
 

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from envfleet.engine.interrupts import held_signals
+
 _SETATTR, _GETATTR = {"x86_64": (314, 315), "aarch64": (274, 275)}.get(platform.machine(), (0, 0))
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
@@ -30,16 +32,21 @@ class Turns(NamedTuple):
 def turns_of(task: int | str = "thread-self") -> Turns | None:
     """Of a thread of this process, "thread-self" or a process's main thread, by its pid."""
     try:
-        ran, waited, turns = Path(f"/proc/{task}/schedstat").read_bytes().split()
+        ran, waited, turns = _read(f"/proc/{task}/schedstat").split()
         return Turns(int(ran) * 1e-9, int(waited) * 1e-9, int(turns))
     except (OSError, ValueError):
         return None
 
 
+def _read(path: str) -> bytes:
+    with held_signals():  # what a handler raises must not leave the file open
+        return Path(path).read_bytes()
+
+
 def idle_time() -> float | None:
     """Seconds that the cores which this process may use have been idle, added up."""
     try:
-        lines = Path("/proc/stat").read_text().splitlines()
+        lines = _read("/proc/stat").decode().splitlines()
         cores = {f"cpu{core}" for core in os.sched_getaffinity(0)}
         rows = [line.split() for line in lines if line.split(" ", 1)[0] in cores]
         return sum(int(row[4]) + int(row[5]) for row in rows) / _TICKS if rows else None

@@ -3,9 +3,9 @@
     idle ── send ──► outstanding ── its env reports ──► ready ── receive ──► idle
 
 The numbers say all of it, by env: ``asked`` is ahead of ``received`` while an env is outstanding,
-and ``done``, which is equal to one of the two, is ahead of it once the env is ready. Each changes by
-one assignment, between any two of which an interrupt may come: whoever looks afterwards finds an env
-in one of these states.
+and ``done``, which is equal to one of the two, is ahead of it once the env is ready. Each changes
+by one assignment, between any two of which an interrupt may come: whoever looks afterwards finds an
+env in one of these states.
 """
 
 from __future__ import annotations
@@ -95,12 +95,16 @@ class Flow:
         if env_ids is None:
             return self.outstanding()
         ids: Ids = env_ids if isinstance(env_ids, np.ndarray) else np.array(env_ids, dtype=np.intp)
-        at = (self.asked[ids] != self.received[ids]).nonzero()[0]
-        return ids[at] if len(at) else at
+        busy: Ids = ids[self.asked[ids] != self.received[ids]]
+        return busy
 
-    def ready(self) -> Ids:
-        """The envs that have reported and wait to be received."""
-        ready: Ids = (self._done != self.received).nonzero()[0]
+    def ready(self, among: Ids | None = None) -> Ids:
+        """The envs, or those of some, that have reported and wait to be received."""
+        ready: Ids
+        if among is None:
+            ready = (self._done != self.received).nonzero()[0]
+        else:
+            ready = among[self._done[among] != self.received[among]]
         return ready
 
     def failures(self) -> dict[int, tuple[Failure, str]]:
@@ -189,9 +193,7 @@ class Flow:
             self._hangs.begin()
         while True:
             mark = self._pool.hear_reports()
-            ready = self.ready()
-            if among is not None:
-                ready = np.intersect1d(ready, among)
+            ready = self.ready(among)
             missing = wanted - len(ready)
             if missing <= 0 and (wanted or len(ready) or has_waited):
                 return ready

@@ -57,7 +57,8 @@ class WaitMeter:
             return False
         if self._warm_up < WARM_UP:
             self._warm_up += wall
-            self._delayed = run_delay()
+            if self._warm_up >= WARM_UP:
+                self._delayed = run_delay()
             return False
         self._wall += wall
         self._cpu += cpu
