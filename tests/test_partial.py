@@ -304,7 +304,7 @@ def test_a_finished_env_holds_up_nobody_when_autoreset_is_disabled(place):
         (([0], [-1]), r"\[-1\] are not among the envs 0 to 3"),
         (([0, 0], [0, 4]), r"\[4\] are not among"),
         (([0, 0, 0], [0, 1]), "expected one action per env, 2 in all, got 3"),
-        (([0] * 3,), "expected one action per env, 4 in all, got 3"),
+        (([0] * 3, None), "expected one action per env, 4 in all, got 3"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_moves(place, arguments, text):
