@@ -68,8 +68,8 @@ def stepping(env: Any, num_envs: int, **options: Any) -> Iterator[float]:
 
 def training(env_id: str, name: str, total: int) -> Iterator[float]:
     """Rates of PPO: env steps per second of training, start-up left out, a whole run per turn."""
-    from envfleet.train.presets import preset
-    from envfleet.train.run import Run, RunOptions
+    from envfleet.training.presets import preset
+    from envfleet.training.run import Run, RunOptions
 
     while True:
         config = replace(preset(env_id, name), total_steps=total)

@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from envfleet.rollout.evaluate import evaluate
-from envfleet.train.envs import build_fleet, kind_of
-from envfleet.train.presets import PRESETS, preset
-from envfleet.train.run import Run, RunOptions
+from envfleet.training.envs import build_fleet, kind_of
+from envfleet.training.presets import PRESETS, preset
+from envfleet.training.run import Run, RunOptions
 
 
 def learn(env_id: str, name: str, seed: int) -> tuple[float, float, int]:

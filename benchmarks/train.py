@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from envfleet.rollout.evaluate import evaluate
-from envfleet.train.config import TrainConfig
-from envfleet.train.presets import preset
-from envfleet.train.run import Run, RunOptions
+from envfleet.training.config import TrainConfig
+from envfleet.training.presets import preset
+from envfleet.training.run import Run, RunOptions
 
 CELLS = [
     ("CartPole-v1", "zoo", 100_000),

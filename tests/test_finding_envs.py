@@ -11,8 +11,8 @@ import pytest
 
 import envfleet
 from envfleet.errors import EnvError
-from envfleet.train.envs import UnknownEnvError, find_env
-from envfleet.train.failures import env_failure
+from envfleet.training.envs import UnknownEnvError, find_env
+from envfleet.training.failures import env_failure
 from envfleet.vector.packages import install_hint
 
 MODULE = """

@@ -16,11 +16,11 @@ from torch import distributions
 import envfleet
 from envfleet.rollout.buffer import Batch
 from envfleet.rollout.nested import ObservationFormat, tree_map
-from envfleet.train.config import TrainConfig
-from envfleet.train.heads import head_of
-from envfleet.train.policy import Normalizer, Policy
-from envfleet.train.ppo import PPO, RewardScale, losses
-from envfleet.train.run import Run, RunOptions
+from envfleet.training.config import TrainConfig
+from envfleet.training.heads import head_of
+from envfleet.training.policy import Normalizer, Policy
+from envfleet.training.ppo import PPO, RewardScale, losses
+from envfleet.training.run import Run, RunOptions
 from train_envs import Sampler
 
 # Heads

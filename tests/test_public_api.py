@@ -29,10 +29,10 @@ ALLOWED = {
     "track": {"rollout"},
     "adapters": {"engine", "envs", "errors", "vector", "rollout", "record"},
     "__init__": {"adapters", "engine", "envs", "errors", "vector", "rollout", "record", "track"},
-    "train": {"envs", "errors", "vector", "rollout", "record", "track"},
-    "bench": {"engine", "envs", "vector", "train"},
+    "training": {"envs", "errors", "vector", "rollout", "record", "track"},
+    "bench": {"engine", "envs", "vector", "training"},
     "report": {"rollout", "track"},
-    "cli": {"bench", "record", "report", "rollout", "track", "train"},
+    "cli": {"bench", "record", "report", "rollout", "track", "training"},
     "__main__": {"cli"},
 }
 # Inside the engine, from the bottom up: each knows those below it, and nothing above.

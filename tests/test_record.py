@@ -37,7 +37,7 @@ from envfleet.record.overlay import prepare, return_texts
 from envfleet.record.rendering import check_video, fps_of
 from envfleet.record.timing import GifClock, gif_stride, natural_fps
 from envfleet.record.writers import GifWriter, open_writer
-from envfleet.train.envs import build_fleet
+from envfleet.training.envs import build_fleet
 from rollout_envs import ENGINES
 from waiting import wait_until
 

@@ -302,7 +302,7 @@ def test_the_command_writes_page_and_tables_and_imports_no_torch(tmp_path):
     program = (
         "import sys; from envfleet.cli.report import Report; from pathlib import Path\n"
         "assert Report(tuple(map(Path, sys.argv[1:]))).run() == 0\n"
-        "assert not {'torch', 'matplotlib', 'envfleet.train'} & sys.modules.keys()\n"
+        "assert not {'torch', 'matplotlib', 'envfleet.training'} & sys.modules.keys()\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, *map(str, runs)],

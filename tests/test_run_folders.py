@@ -24,13 +24,13 @@ import tyro
 from envfleet.cli.train import Eval, Record, Resume, Train
 from envfleet.track.files import FileTracker
 from envfleet.track.lock import FolderInUseError, FolderLock
-from envfleet.train import checkpoint as checkpoints
-from envfleet.train import command
-from envfleet.train.config import TrainConfig
-from envfleet.train.folder import RunFolder
-from envfleet.train.presets import preset
-from envfleet.train.run import Run, RunOptions, read_config
-from envfleet.train.trust import UntrustedError
+from envfleet.training import checkpoint as checkpoints
+from envfleet.training import command
+from envfleet.training.config import TrainConfig
+from envfleet.training.folder import RunFolder
+from envfleet.training.presets import preset
+from envfleet.training.run import Run, RunOptions, read_config
+from envfleet.training.trust import UntrustedError
 from waiting import wait_until
 
 torch.set_num_threads(1)  # else every later fork is warned of
@@ -134,7 +134,7 @@ def test_a_run_has_its_folder_from_before_its_envs_are_built(tmp_path, monkeypat
         assert (tmp_path / "runs/a").is_dir()
         raise Rival
 
-    monkeypatch.setattr("envfleet.train.run.build_fleet", build)
+    monkeypatch.setattr("envfleet.training.run.build_fleet", build)
     with pytest.raises(Rival):
         Run.start(tmp_path / "runs/a", TINY, SERIAL)
     assert "is writing to" in lost[0]
@@ -264,7 +264,7 @@ WANDERING = """
 import os
 from pathlib import Path
 from envfleet.cli.train import Eval, Record, Resume, Train
-from envfleet.train import checkpoint as checkpoints
+from envfleet.training import checkpoint as checkpoints
 run = Path("runs/mine_Wanderer/a")
 for command in (
     Train("mine:Wanderer", preset="cleanrl", total_steps=320, num_envs=2, steps=16, epochs=1,
@@ -535,7 +535,7 @@ FULL = """
 import json, os, subprocess, sys
 from pathlib import Path
 from envfleet.cli.train import Resume, Train
-from envfleet.train import checkpoint as checkpoints
+from envfleet.training import checkpoint as checkpoints
 disk = Path(sys.argv[1])
 code = Train("CartPole-v1", run_dir=disk, name="a", total_steps=3200, num_envs=2, steps=16,
              epochs=1, checkpoint_every=3, backend="serial").run()
@@ -732,8 +732,8 @@ def fsync(descriptor):
     flush(descriptor)
 os.fsync = fsync
 folder = Path({str(tmp_path / "run")!r})
-from envfleet.train.config import TrainConfig
-from envfleet.train.run import Run, RunOptions
+from envfleet.training.config import TrainConfig
+from envfleet.training.run import Run, RunOptions
 config = TrainConfig(num_envs=2, steps=16, batch_size=32, epochs=1, total_steps=320)
 with Run.start(folder, config, RunOptions(backend="process", checkpoint_every=3)) as run:
     try:

@@ -25,11 +25,11 @@ from gymnasium.vector import AutoresetMode
 
 import envfleet
 from envfleet.envs import AtariEnv
-from envfleet.train import checkpoint as checkpoints
-from envfleet.train.config import TrainConfig
-from envfleet.train.envs import UnknownEnvError, build_fleet, find_env
-from envfleet.train.presets import preset
-from envfleet.train.run import Run, RunOptions, read_config
+from envfleet.training import checkpoint as checkpoints
+from envfleet.training.config import TrainConfig
+from envfleet.training.envs import UnknownEnvError, build_fleet, find_env
+from envfleet.training.presets import preset
+from envfleet.training.run import Run, RunOptions, read_config
 from train_envs import QUICK
 
 # Configurations
@@ -159,7 +159,7 @@ import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 from train_envs import QUICK
-from envfleet.train.run import Run, RunOptions
+from envfleet.training.run import Run, RunOptions
 folder = Path({folder!r})
 options = RunOptions(backend="process", checkpoint_every=7)
 run = Run.resume(folder) if {resume} else Run.start(folder, QUICK[{name!r}], options)

@@ -29,8 +29,8 @@ from envfleet.cli.main import main
 from envfleet.cli.train import Eval, Record, Resume, Train
 from envfleet.rollout.numbers import three_digits
 from envfleet.track.files import FileTracker
-from envfleet.train import checkpoint as checkpoints
-from envfleet.train.run import Run, RunOptions, finished
+from envfleet.training import checkpoint as checkpoints
+from envfleet.training.run import Run, RunOptions, finished
 from train_envs import QUICK
 from waiting import wait_until
 

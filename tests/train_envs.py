@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.train.config import TrainConfig
+from envfleet.training.config import TrainConfig
 
 torch.set_num_threads(1)  # else every later fork is warned of
 

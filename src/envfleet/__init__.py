@@ -1,6 +1,6 @@
 """envfleet runs fleets of Gymnasium environments at the speed of the hardware.
 
-    env ──► engine ──► vector ──► rollout ──► record, track ──► train ──► cli
+    env ──► engine ──► vector ──► rollout ──► record, track ──► training ─► cli
      │        │          │           │           │                └─ PPO, runs, checkpoints
      │        │          │           │           └─ Recorder, record_agent; metrics
      │        │          │           └─ Collector, Rollout, evaluate: torch begins here

@@ -14,7 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
 from envfleet.envs import AtariEnv
-from envfleet.train.envs import find_env
+from envfleet.training.envs import find_env
 from envfleet.vector.make import make
 from envfleet.vector.native.building import native_of
 from envfleet.vector.native.engine import NativeVectorEnv

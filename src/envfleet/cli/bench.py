@@ -19,7 +19,7 @@ from envfleet.bench.rounds import builders, measure_cell
 from envfleet.bench.seats import Seat
 from envfleet.bench.words import why as in_words
 from envfleet.bench.works import WORKS, factory, has_native
-from envfleet.train.envs import UnknownEnvError
+from envfleet.training.envs import UnknownEnvError
 
 AUTO = "envfleet auto"
 """The contestant that is looked into."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from envfleet.train.failures import describe
+from envfleet.training.failures import describe
 
 
 def main(words: Sequence[str] | None = None) -> None:

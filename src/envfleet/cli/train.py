@@ -24,17 +24,17 @@ from envfleet.rollout.progress import is_terminal, progress_bar
 from envfleet.track import TensorBoardTracker, Tracker, WandbTracker
 from envfleet.track.durable import WriteError
 from envfleet.track.lock import FolderInUseError
-from envfleet.train import checkpoint as checkpoints
-from envfleet.train import command
-from envfleet.train.config import Schedule, TrainConfig
-from envfleet.train.envs import build_fleet, find_env, kind_of, one_filmed
-from envfleet.train.failures import describe
-from envfleet.train.folder import RunFolder
-from envfleet.train.plot import draw_curve
-from envfleet.train.policy import Activation
-from envfleet.train.presets import preset
-from envfleet.train.run import Run, RunOptions, finished, make_policy, read_config
-from envfleet.train.trust import check_trust
+from envfleet.training import checkpoint as checkpoints
+from envfleet.training import command
+from envfleet.training.config import Schedule, TrainConfig
+from envfleet.training.envs import build_fleet, find_env, kind_of, one_filmed
+from envfleet.training.failures import describe
+from envfleet.training.folder import RunFolder
+from envfleet.training.plot import draw_curve
+from envfleet.training.policy import Activation
+from envfleet.training.presets import preset
+from envfleet.training.run import Run, RunOptions, finished, make_policy, read_config
+from envfleet.training.trust import check_trust
 
 REFUSALS = (
     ValueError,

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from envfleet.rollout.nested import Tree, tree_map
-from envfleet.train.config import TrainConfig
-from envfleet.train.heads import CategoricalHead, GaussianHead
-from envfleet.train.policy import Policy
+from envfleet.training.config import TrainConfig
+from envfleet.training.heads import CategoricalHead, GaussianHead
+from envfleet.training.policy import Policy
 
 Array = NDArray[np.float32]
 

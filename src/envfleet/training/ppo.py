@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from envfleet.rollout.buffer import Batch, Rollout
-from envfleet.train.adam import FlatAdam
-from envfleet.train.config import TrainConfig
-from envfleet.train.numpy_mlp import Minibatch, NumpyPolicy
-from envfleet.train.policy import Normalizer, Policy
+from envfleet.training.adam import FlatAdam
+from envfleet.training.config import TrainConfig
+from envfleet.training.numpy_mlp import Minibatch, NumpyPolicy
+from envfleet.training.policy import Normalizer, Policy
 
 _TOLD = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "grad_norm")
 

@@ -6,9 +6,9 @@ import shlex
 from dataclasses import fields
 from pathlib import Path
 
-from envfleet.train.config import TrainConfig
-from envfleet.train.presets import preset
-from envfleet.train.trust import imports_module
+from envfleet.training.config import TrainConfig
+from envfleet.training.presets import preset
+from envfleet.training.trust import imports_module
 
 
 def of_run(command: str, folder: Path, env_id: str) -> str:

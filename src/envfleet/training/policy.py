@@ -15,8 +15,8 @@ from gymnasium import Space
 from torch import Tensor, nn
 
 from envfleet.rollout.nested import Tree
-from envfleet.train.heads import head_of
-from envfleet.train.inputs import Inputs
+from envfleet.training.heads import head_of
+from envfleet.training.inputs import Inputs
 
 Activation = Literal["tanh", "relu"]
 

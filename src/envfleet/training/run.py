@@ -40,17 +40,17 @@ from envfleet.rollout.statistics import Episode
 from envfleet.track import durable
 from envfleet.track.files import FileTracker, rows_until
 from envfleet.track.tracker import Tracker, Trackers
-from envfleet.train import checkpoint as checkpoints
-from envfleet.train import command
-from envfleet.train.checkpoint import Checkpoint, pack_bytes, unpack_bytes
-from envfleet.train.clock import Clock
-from envfleet.train.config import TrainConfig, check_types
-from envfleet.train.envs import build_fleet, one_filmed
-from envfleet.train.folder import CONFIG, PLAN, RunFolder, check_is_run
-from envfleet.train.policy import Policy
-from envfleet.train.ppo import PPO
-from envfleet.train.signals import GentleSignals
-from envfleet.train.trust import check_trust
+from envfleet.training import checkpoint as checkpoints
+from envfleet.training import command
+from envfleet.training.checkpoint import Checkpoint, pack_bytes, unpack_bytes
+from envfleet.training.clock import Clock
+from envfleet.training.config import TrainConfig, check_types
+from envfleet.training.envs import build_fleet, one_filmed
+from envfleet.training.folder import CONFIG, PLAN, RunFolder, check_is_run
+from envfleet.training.policy import Policy
+from envfleet.training.ppo import PPO
+from envfleet.training.signals import GentleSignals
+from envfleet.training.trust import check_trust
 
 
 @dataclass(frozen=True)

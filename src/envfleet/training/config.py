@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from types import NoneType
 from typing import Any, Literal, get_args, get_type_hints
 
-from envfleet.train.policy import Activation
+from envfleet.training.policy import Activation
 
 Schedule = Literal["constant", "linear"]
 

@@ -15,7 +15,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from envfleet.envs import AtariEnv
-from envfleet.train.failures import own_lines
+from envfleet.training.failures import own_lines
 from envfleet.vector.make import make
 from envfleet.vector.packages import package_hint
 

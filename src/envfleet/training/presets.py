@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from envfleet.train.config import TrainConfig
+from envfleet.training.config import TrainConfig
 
 _MUJOCO_NET: dict[str, Any] = {
     "hidden": (256, 256),
