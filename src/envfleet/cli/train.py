@@ -209,13 +209,15 @@ class Eval:
         try:
             _check_at_least(1, episodes=self.episodes, num_envs=self.num_envs)
             _check_at_least(0, seed=self.seed)
-            policy, envs, step = _trained(
+            policy, envs, step, mask_key = _trained(
                 self.folder, self.num_envs, self.checkpoint, trust=self.trust
             )
         except REFUSALS as error:
             return _refuse(error)
         with envs:
-            result = evaluate(policy, envs, self.episodes, not self.sample, self.seed)
+            result = evaluate(
+                policy, envs, self.episodes, not self.sample, self.seed, mask_key=mask_key
+            )
         if self.json:
             told = {"step": step, "mean": result.mean, "std": result.std}
             told |= {"returns": result.returns.tolist(), "lengths": result.lengths.tolist()}
@@ -251,7 +253,7 @@ class Record:
             _check_at_least(0, seed=self.seed)
             if not self.scale > 0:
                 raise ValueError(f"scale must be above 0, got {self.scale}")
-            policy, envs, step = _trained(
+            policy, envs, step, mask_key = _trained(
                 folder, self.num_envs, self.checkpoint, trust=self.trust, films=True
             )
         except REFUSALS as error:
@@ -267,6 +269,7 @@ class Record:
                     deterministic=True,
                     seed=self.seed,
                     scale=self.scale,
+                    mask_key=mask_key,
                 )
             except (ValueError, OSError) as error:
                 return _refuse(error)
@@ -294,8 +297,8 @@ def _trackers(names: tuple[str, ...], folder: Path, step: int) -> list[Tracker]:
 
 def _trained(
     folder: Path, num_envs: int, checkpoint: str | None, *, trust: bool, films: bool = False
-) -> tuple[Any, Any, int]:
-    """A run's policy, a fleet for it, and the step it was trained to."""
+) -> tuple[Any, Any, int, str | None]:
+    """A run's policy, a fleet for it, the step it was trained to, and the key of its masks."""
     folder = folder.absolute()
     config, options = read_config(folder)
     check_trust(folder, config.env_id, trust=trust)
@@ -307,7 +310,12 @@ def _trained(
         check_video(partial(one_filmed, config.env_id))
     backend = "process" if options.on_failure == "restart" else "serial"
     envs = build_fleet(
-        config.env_id, num_envs, backend=backend, on_failure=options.on_failure, films=films
+        config.env_id,
+        num_envs,
+        backend=backend,
+        on_failure=options.on_failure,
+        films=films,
+        mask_key=config.mask_key,
     )
     try:
         policy = make_policy(config, envs)
@@ -316,7 +324,7 @@ def _trained(
     except BaseException:
         envs.close()
         raise
-    return policy.eval(), envs, saved.step
+    return policy.eval(), envs, saved.step, config.mask_key
 
 
 def _carry_out(run: Run) -> int:

@@ -49,6 +49,9 @@ class TrainConfig:
     activation: Activation = "tanh"
     log_std: float = 0.0
     orthogonal: bool = True
+    mask_key: str | None = "action_mask"
+    """The info in which envs say what actions they allow; None ignores it. Envs that have the
+    method action_masks() send what it returns."""
 
     def __post_init__(self) -> None:
         """Refuse what means nothing.

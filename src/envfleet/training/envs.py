@@ -14,7 +14,7 @@ from typing import Any, cast
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from envfleet.envs import AtariEnv
+from envfleet.envs import AtariEnv, SendMasks
 from envfleet.training.failures import own_lines
 from envfleet.vector.make import make
 from envfleet.vector.packages import package_hint
@@ -99,9 +99,17 @@ def kind_of(env_id: str) -> dict[str, bool]:
 
 
 def build_fleet(
-    env_id: str, num_envs: int, *, backend: str, on_failure: str, films: bool = False
+    env_id: str,
+    num_envs: int,
+    *,
+    backend: str,
+    on_failure: str,
+    films: bool = False,
+    mask_key: str | None = None,
 ) -> Any:
     """A fleet to train or evaluate in; frames are rendered if there are to be ``films``.
+
+    Envs that have ``action_masks()`` send what it returns as the info ``mask_key``.
 
     An Atari game is an ``AtariEnv`` as it is by default, seen as (4, 84, 84): lives are episodes
     for the learner, and statistics are of games and their scores.
@@ -117,6 +125,7 @@ def build_fleet(
         backend=backend,
         autoreset_mode="SameStep",
         isolate=restart,
+        wrappers=() if mask_key is None else (SendMasks(key=mask_key, required=False),),
         # A crash loop is more than one a second.
         vector_kwargs={"on_failure": "restart", "restarts": (60, 60.0)} if restart else None,
         **extra,

@@ -15,11 +15,13 @@ from gymnasium import Space
 from torch import Tensor, nn
 
 from envfleet.rollout.nested import Tree
-from envfleet.training.heads import head_of
+from envfleet.training.heads import CategoricalHead, MultiCategoricalHead, head_of
 from envfleet.training.inputs import Inputs
 
 Activation = Literal["tanh", "relu"]
 
+MASKED = -1e30
+"""The logit of an action that is not allowed: no chance of it is left, and sums stay finite."""
 _MANY = 10_000
 """Numbers of one leaf that are too many for an MLP to go without saying."""
 
@@ -129,10 +131,15 @@ class Policy(nn.Module):
         """Where the parameters are."""
         return next(self.parameters()).device
 
-    def act(self, observations: Tree, deterministic: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """Actions, their log-probabilities, and values."""
+    def act(
+        self,
+        observations: Tree,
+        deterministic: bool = False,
+        action_masks: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Actions, their log-probabilities, and values; of masked actions none is chosen."""
         features = self.features(observations)
-        out = self.actor(features)
+        out = self._logits(features, action_masks)
         actions = self.head.best(out) if deterministic else self.head.sample(out)
         return actions, self.head.log_prob(out, actions), self.critic(features)[:, 0]
 
@@ -142,20 +149,35 @@ class Policy(nn.Module):
         return values
 
     def get_actions_and_values(
-        self, observations: Tree, actions: Tensor | None = None
+        self,
+        observations: Tree,
+        actions: Tensor | None = None,
+        action_masks: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Actions (new ones, or those given), log-probabilities, values, entropy."""
-        return self.judge(self.features(observations), actions)
+        return self.judge(self.features(observations), actions, action_masks)
 
     def judge(
-        self, features: Tensor, actions: Tensor | None = None
+        self,
+        features: Tensor,
+        actions: Tensor | None = None,
+        action_masks: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The same for features that are ready."""
-        out = self.actor(features)
+        out = self._logits(features, action_masks)
         if actions is None:
             actions = self.head.sample(out)
         values = self.critic(features)[:, 0]
         return actions, self.head.log_prob(out, actions), values, self.head.entropy(out)
+
+    def _logits(self, features: Tensor, action_masks: Tensor | None) -> Tensor:
+        """What the actor puts out; constants, which have no gradient, for what is masked."""
+        out: Tensor = self.actor(features)
+        if action_masks is None:
+            return out
+        if not isinstance(self.head, (CategoricalHead, MultiCategoricalHead)):
+            raise TypeError("action_masks are for Discrete and MultiDiscrete actions.")
+        return out.masked_fill(~action_masks, MASKED)
 
     def features(self, observations: Tree) -> Tensor:
         """What actor and critic are given."""

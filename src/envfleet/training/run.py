@@ -126,6 +126,7 @@ class Run:
                     backend=options.backend,
                     on_failure=options.on_failure,
                     films=options.record_every > 0,
+                    mask_key=config.mask_key,
                 )
             )
             self._envs = envs
@@ -147,7 +148,9 @@ class Run:
                 self._recorder.begin = clock.timed(self._recorder.begin)  # type: ignore[method-assign]
                 self._recorder.step = clock.timed(self._recorder.step)  # type: ignore[method-assign]
                 self._filmed = self._recorder.state()
-            self.collector = Collector(envs, agent, config.steps, recorder=self._recorder)
+            self.collector = Collector(
+                envs, agent, config.steps, recorder=self._recorder, mask_key=config.mask_key
+            )
             self.updates = 0
             self._best = -math.inf
             self._saved = self._ended = -1
