@@ -33,7 +33,8 @@ from stable_baselines3.common.vec_env import (
 from tqdm import tqdm
 
 import envfleet
-from envfleet.adapters import SB3VecEnv, SendMasks
+from envfleet.adapters import SB3VecEnv
+from envfleet.envs import SendMasks
 from envfleet.testing import Fault, FaultEnv
 from sb3_envs import Masked, Strict, Teller
 

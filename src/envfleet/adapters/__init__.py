@@ -7,13 +7,11 @@
 import importlib as _importlib
 import typing as _typing
 
-from envfleet.adapters.sb3.envs import SendMasks
-
 if _typing.TYPE_CHECKING:
     from envfleet.adapters.sb3.vec_env import SB3VecEnv
     from envfleet.adapters.sync_vec_env.env import SyncVecEnv
 
-__all__ = ["SB3VecEnv", "SendMasks", "SyncVecEnv"]
+__all__ = ["SB3VecEnv", "SyncVecEnv"]
 
 _LAZY = {
     "SB3VecEnv": ("sb3.vec_env", "sb3", ("stable_baselines3", "torch")),

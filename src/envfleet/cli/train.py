@@ -27,6 +27,7 @@ from envfleet.track.lock import FolderInUseError
 from envfleet.training import checkpoint as checkpoints
 from envfleet.training import command
 from envfleet.training.config import Schedule, TrainConfig
+from envfleet.training.env_options import EnvOptions
 from envfleet.training.envs import build_fleet, find_env, kind_of, one_filmed
 from envfleet.training.failures import describe
 from envfleet.training.folder import RunFolder
@@ -88,6 +89,14 @@ class Train:
     hidden: tuple[int, ...] | None = None
     """Widths of the hidden layers."""
     activation: Activation | None = None
+    mask_key: str | None = None
+    """The info in which envs say what actions they allow (action_mask); "none" ignores it."""
+    env_kwargs: tuple[str, ...] | None = None
+    """Arguments of the env as key=value, of the types in its signature; JSON for what is nested."""
+    wrappers: Annotated[
+        tuple[str, ...], tyro.conf.arg(name="wrapper"), tyro.conf.UseAppendAction
+    ] = ()
+    """A wrapper of the env as module:callable; may be given several times, the innermost first."""
     backend: Literal["auto", "serial", "process"] = "auto"
     """Where envs run."""
     on_failure: Literal["raise", "restart"] = "raise"
@@ -130,6 +139,8 @@ class Train:
     def _config(self) -> TrainConfig:
         words = {field.name: getattr(self, field.name, None) for field in fields(TrainConfig)}
         chosen = {name: value for name, value in words.items() if value is not None}
+        if self.mask_key == "none":
+            chosen["mask_key"] = None
         return replace(self._base(), **chosen)
 
     def _base(self) -> TrainConfig:
@@ -168,7 +179,7 @@ class Resume:
     track: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Trackers besides the files in the run's folder."""
     trust: bool = False
-    """Import the env from the module that the run's folder names."""
+    """Import the modules that the run's folder names for its env and wrappers."""
 
     def run(self) -> int:
         """Train on; the exit code."""
@@ -202,20 +213,22 @@ class Eval:
     json: bool = False
     """Print one JSON object."""
     trust: bool = False
-    """Import the env from the module that the run's folder names."""
+    """Import the modules that the run's folder names for its env and wrappers."""
 
     def run(self) -> int:
         """Evaluate; the exit code."""
         try:
             _check_at_least(1, episodes=self.episodes, num_envs=self.num_envs)
             _check_at_least(0, seed=self.seed)
-            policy, envs, step = _trained(
+            policy, envs, step, mask_key = _trained(
                 self.folder, self.num_envs, self.checkpoint, trust=self.trust
             )
         except REFUSALS as error:
             return _refuse(error)
         with envs:
-            result = evaluate(policy, envs, self.episodes, not self.sample, self.seed)
+            result = evaluate(
+                policy, envs, self.episodes, not self.sample, self.seed, mask_key=mask_key
+            )
         if self.json:
             told = {"step": step, "mean": result.mean, "std": result.std}
             told |= {"returns": result.returns.tolist(), "lengths": result.lengths.tolist()}
@@ -240,7 +253,7 @@ class Record:
     """By default the last one; "best", or a folder's name in checkpoints/."""
     scale: float = 0.5
     trust: bool = False
-    """Import the env from the module that the run's folder names."""
+    """Import the modules that the run's folder names for its env and wrappers."""
 
     def run(self) -> int:
         """Film; the exit code."""
@@ -251,7 +264,7 @@ class Record:
             _check_at_least(0, seed=self.seed)
             if not self.scale > 0:
                 raise ValueError(f"scale must be above 0, got {self.scale}")
-            policy, envs, step = _trained(
+            policy, envs, step, mask_key = _trained(
                 folder, self.num_envs, self.checkpoint, trust=self.trust, films=True
             )
         except REFUSALS as error:
@@ -267,6 +280,7 @@ class Record:
                     deterministic=True,
                     seed=self.seed,
                     scale=self.scale,
+                    mask_key=mask_key,
                 )
             except (ValueError, OSError) as error:
                 return _refuse(error)
@@ -294,20 +308,25 @@ def _trackers(names: tuple[str, ...], folder: Path, step: int) -> list[Tracker]:
 
 def _trained(
     folder: Path, num_envs: int, checkpoint: str | None, *, trust: bool, films: bool = False
-) -> tuple[Any, Any, int]:
-    """A run's policy, a fleet for it, and the step it was trained to."""
+) -> tuple[Any, Any, int, str | None]:
+    """A run's policy, a fleet for it, the step it was trained to, and the key of its masks."""
     folder = folder.absolute()
     config, options = read_config(folder)
-    check_trust(folder, config.env_id, trust=trust)
+    check_trust(folder, config.env_id, config.wrappers, trust=trust)
     path = checkpoints.find(folder / "checkpoints", checkpoint)
     if path is None:
         raise ValueError(f"{folder} has no checkpoint.")
     saved = checkpoints.load(path)
     if films:
-        check_video(partial(one_filmed, config.env_id))
+        check_video(partial(one_filmed, config.env_id, EnvOptions.of(config)))
     backend = "process" if options.on_failure == "restart" else "serial"
     envs = build_fleet(
-        config.env_id, num_envs, backend=backend, on_failure=options.on_failure, films=films
+        config.env_id,
+        num_envs,
+        backend=backend,
+        on_failure=options.on_failure,
+        films=films,
+        changes=EnvOptions.of(config),
     )
     try:
         policy = make_policy(config, envs)
@@ -316,14 +335,14 @@ def _trained(
     except BaseException:
         envs.close()
         raise
-    return policy.eval(), envs, saved.step
+    return policy.eval(), envs, saved.step, config.mask_key
 
 
 def _carry_out(run: Run) -> int:
     """Train, tell how it goes, write curve and report; 128 and the signal's number if one came."""
     start = time.perf_counter()
     told = _Progress(run.config.last_step, run.collector.total_steps)
-    go_on = command.of_run("resume", run.folder, run.config.env_id)
+    go_on = command.of_run("resume", run.folder, run.config.env_id, run.config.wrappers)
     try:
         with run:
             with told:

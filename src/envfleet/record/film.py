@@ -19,6 +19,7 @@ from envfleet.record.recorder import claim
 from envfleet.record.rendering import check_renders, engine_of, fps_of, refusal
 from envfleet.record.writers import Writer, open_writer
 from envfleet.rollout.agent import AnyAgent, standing_still, untouched
+from envfleet.rollout.masks import MASK_KEY
 from envfleet.rollout.player import Player
 from envfleet.rollout.progress import progress_bar
 from envfleet.rollout.statistics import Episode
@@ -41,6 +42,7 @@ def record_agent(
     device: torch.device | str | None = None,
     autoreset_mode: AutoresetMode | str | None = None,
     progress: bool | None = None,
+    mask_key: str | None = MASK_KEY,
 ) -> Path | list[list[Frame]]:
     """Film every env of a fleet while the agent plays.
 
@@ -64,6 +66,7 @@ def record_agent(
         device: as for ``Collector``.
         autoreset_mode: as for ``Collector``.
         progress: whether to show a progress bar; by default on a terminal.
+        mask_key: as for ``Collector``.
 
     Returns:
         The film's path, or per env the list of its frames.
@@ -79,7 +82,7 @@ def record_agent(
             "pass either steps or episodes, at least 1, and render_every of at least 1; got "
             f"steps={steps}, episodes={episodes}, render_every={render_every}."
         )
-    player = Player(agent, envs, deterministic, device, autoreset_mode)
+    player = Player(agent, envs, deterministic, device, autoreset_mode, mask_key=mask_key)
     # Frames are numbered by steps, so that a film shows them at the right time.
     speed = fps or fps_of(envs)
     film = _Film(path, speed) if grid else None

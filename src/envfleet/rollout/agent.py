@@ -34,6 +34,9 @@ class Agent(Protocol):
       on the CPU. The rest is asked for all rows at once, at the end, by
       ``get_actions_and_values(observations, actions)``: for networks so small that a call costs
       more than what it computes.
+
+    Where envs send action masks, an agent whose methods have the keyword ``action_masks`` is given
+    them with every question for actions: (n, width) booleans, see ``envfleet.rollout.masks``.
     """
 
     def get_actions_and_values(
@@ -73,8 +76,10 @@ def device_of(agent: Any, device: torch.device | str | None) -> torch.device:
     return torch.device(device or "cpu")
 
 
-def acting(agent: Any) -> Callable[[Tree], Answer]:
+def acting(agent: Any) -> Callable[..., Answer]:
     """The function that gives actions, log-probabilities and values.
+
+    It takes observations, and ``action_masks`` if the agent does (``takes_masks``).
 
     Raises:
         TypeError: the agent has no method that does.
@@ -82,7 +87,7 @@ def acting(agent: Any) -> Callable[[Tree], Answer]:
     if _has(agent, "act"):
         return agent.act  # type: ignore[no-any-return]
     if _is_cleanrl(agent):
-        return lambda observations: _in_our_order(agent.get_action_and_value(observations))
+        return lambda seen, **masks: _in_our_order(agent.get_action_and_value(seen, **masks))
     if not _has(agent, "get_actions_and_values"):
         raise TypeError(
             f"a {type(agent).__name__} is no agent: it has neither act(observations) nor "
@@ -90,11 +95,26 @@ def acting(agent: Any) -> Callable[[Tree], Answer]:
             "get_action_and_value(x, action=None)."
         )
 
-    def act(observations: Tree) -> Answer:
-        answer: Any = agent.get_actions_and_values(observations, actions=None)
+    def act(observations: Tree, **masks: Any) -> Answer:
+        answer: Any = agent.get_actions_and_values(observations, actions=None, **masks)
         return answer[:3] if isinstance(answer, tuple) and len(answer) > 3 else answer
 
     return act
+
+
+def takes_masks(agent: Any) -> bool:
+    """Whether all methods that are asked for actions have the keyword ``action_masks``."""
+    if _has(agent, "choose"):
+        names = ["choose", "get_actions_and_values"]
+    elif _has(agent, "act"):
+        names = ["act"]
+    else:
+        names = ["get_action_and_value" if _is_cleanrl(agent) else "get_actions_and_values"]
+    return all(_takes(getattr(agent, name), "action_masks") for name in names if _has(agent, name))
+
+
+def _takes(method: Callable[..., Any], keyword: str) -> bool:
+    return keyword in inspect.signature(method).parameters
 
 
 def _is_cleanrl(agent: Any) -> bool:
@@ -117,8 +137,8 @@ def _flat(values: Any) -> Any:
     return values[:, 0] if is_column else values
 
 
-def choosing(agent: Any) -> Callable[[Tree], NDArray[Any]] | None:
-    """The function that gives actions alone, if there is one.
+def choosing(agent: Any) -> Callable[..., NDArray[Any]] | None:
+    """The function that gives actions alone, if there is one; as ``acting``'s it may take masks.
 
     Raises:
         TypeError: the agent could not judge them afterwards.
@@ -139,19 +159,19 @@ def _has(agent: Any, name: str) -> bool:
     return callable(method) and not isinstance(method, torch.nn.Module)
 
 
-def acting_best(agent: Any) -> Callable[[Tree], torch.Tensor]:
-    """The function that gives the agent's best actions.
+def acting_best(agent: Any) -> Callable[..., torch.Tensor]:
+    """The function that gives the agent's best actions; as ``acting``'s it may take masks.
 
     Raises:
         TypeError: the agent can only sample.
     """
     act: Any = getattr(agent, "act", None)
-    if not _has(agent, "act") or "deterministic" not in inspect.signature(act).parameters:
+    if not _has(agent, "act") or not _takes(act, "deterministic"):
         raise TypeError(
             f"{type(agent).__name__} cannot act deterministically: give it "
             "act(observations, deterministic=False), or sample with deterministic=False."
         )
-    return lambda observations: act(observations, deterministic=True)[0]
+    return lambda observations, **masks: act(observations, deterministic=True, **masks)[0]
 
 
 def valuing(agent: Any) -> Callable[[Tree], torch.Tensor]:

@@ -26,6 +26,7 @@ class Batch:
     log_probs: torch.Tensor
     advantages: torch.Tensor | None = None
     returns: torch.Tensor | None = None
+    action_masks: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -72,6 +73,8 @@ class Rollout:
     """The sum of all rewards, in double precision."""
     episodes: EpisodeSummary
     """The episodes that ended here."""
+    action_masks: torch.Tensor | None = None
+    """(T, N, width): what the env allowed, True, when the agent chose; None without masks."""
 
     @property
     def steps(self) -> int:
@@ -127,6 +130,7 @@ class Rollout:
             self.log_probs,
             advantages,
             returns,
+            self.action_masks,
         )
         return Batch(*(_on_leaves(lambda leaf: leaf[t, env], part) for part in rows))
 

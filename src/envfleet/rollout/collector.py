@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from envfleet.rollout.actions import ActionPort
 from envfleet.rollout.agent import (
+    Answer,
     AnyAgent,
     acting,
     check_actions,
@@ -22,11 +23,13 @@ from envfleet.rollout.agent import (
     check_numbers,
     choosing,
     device_of,
+    takes_masks,
     valuing,
 )
 from envfleet.rollout.buffer import Rollout
 from envfleet.rollout.engine import autoreset_mode_of, restarted
 from envfleet.rollout.flowing import FlowingRows, PartialFleet, Place, check_flowing, drain
+from envfleet.rollout.masks import MASK_KEY, ActionMasks
 from envfleet.rollout.memory import Buffers, Row
 from envfleet.rollout.nested import ChannelsFirst, ObservationFormat, Tree, tree_leaves, tree_map
 from envfleet.rollout.statistics import (
@@ -99,6 +102,9 @@ class Collector:
             nobody up; every env still contributes ``steps`` rows. Takes a fleet of ours. Who is
             ready first is up to the machine: with an agent that samples, rollouts are not
             reproducible.
+        mask_key: the info in which envs say which actions they allow next; an agent whose methods
+            take ``action_masks`` is given it, and the rollout has it. None ignores it. See
+            docs/policies.md.
 
     Raises:
         TypeError, ValueError: a space, an agent or an option that cannot be used.
@@ -124,6 +130,7 @@ class Collector:
         recorder: EpisodeRecorder | None = None,
         overlap: bool = False,
         min_envs: int | None = None,
+        mask_key: str | None = MASK_KEY,
     ) -> None:
         if operator.index(steps) < 1:
             raise ValueError(f"steps must be at least 1, got {steps}")
@@ -159,6 +166,9 @@ class Collector:
         self._buffers: Buffers | None = None
         self._now: Tree = None  # the current observations; None: everything must be reset
         self._is_new = True
+        self._mask_key = mask_key
+        self._masks: ActionMasks | None = None
+        self._allowed: Any = None  # the current masks, if there are any
         self._was_done = np.zeros(envs.num_envs, dtype=np.bool_)
         self._closed = False
         self.recorder = recorder
@@ -182,9 +192,15 @@ class Collector:
         if self._flows and self._now is None:
             drain(cast("PartialFleet", self.envs))
         # Engines may take the mask out of the dict.
-        observations, _ = self.envs.reset(
+        observations, infos = self.envs.reset(
             seed=seed, options=dict(options) if isinstance(options, dict) else options
         )
+        if self._is_new:
+            self._masks = self._found_masks(infos)
+        if self._masks is not None:
+            if self._allowed is None:
+                self._allowed = np.ones((self.envs.num_envs, self._masks.width), dtype=np.bool_)
+            self._masks.read(self._allowed, infos, which, when="reset")
         self._is_new = False
         self._now = self._format.allocate(self.envs.num_envs)
         self._now = tree_map(torch.Tensor.numpy, self._now)
@@ -207,7 +223,12 @@ class Collector:
         threads = torch.get_num_threads()
         if self._buffers is None or not self._reuse:
             self._buffers = Buffers(
-                self._format, self._port, self.steps, self.envs.num_envs, self.device
+                self._format,
+                self._port,
+                self.steps,
+                self.envs.num_envs,
+                self.device,
+                None if self._masks is None else self._masks.width,
             )
         try:
             if self._threads is not None:
@@ -278,6 +299,7 @@ class Collector:
                 if self.autoreset_mode != AutoresetMode.DISABLED and began.any():
                     self.recorder.begin(began)
             self._format.write(self._now, observations)
+            self._read_masks(infos, done)
         except gymnasium.error.ResetNeeded:
             raise  # no env was stepped
         except BaseException:
@@ -293,6 +315,7 @@ class Collector:
 
     def _collect(self, buffers: Buffers) -> Rollout:
         tree_map(np.copyto, buffers.arrays[0], self._now)
+        allowed = self._masks_in(buffers)
         buffers.valid.fill_(True)
         self.statistics.begin_rollout()
         if self._flows:
@@ -323,6 +346,9 @@ class Collector:
                     row.valid[restarted(infos, row.valid)] = False
             if recorder is not None:
                 began = self._film(recorder, buffers, t, infos)
+            if allowed is not None:
+                self._allowed = allowed[t + 1]
+                self._read_masks(infos, np.logical_or(terminated, truncated))
             if self.autoreset_mode != AutoresetMode.NEXT_STEP:
                 done = np.logical_or(terminated, truncated)
                 if done.any():
@@ -331,12 +357,41 @@ class Collector:
                 recorder.begin(began)
             self._now = buffers.arrays[t + 1]
             self._format.write(self._now, observations)
+        self._refuse_late_masks(infos)
         return self._finish(buffers, finals, reports)
+
+    def _found_masks(self, infos: Any) -> ActionMasks | None:
+        return ActionMasks.found(
+            self.envs, self.agent, infos, self._mask_key, takes_masks=takes_masks(self.agent)
+        )
+
+    def _masks_in(self, buffers: Buffers) -> NDArray[np.bool_] | None:
+        """Where a rollout's masks are, the current ones in the first row; None without any."""
+        if buffers.action_masks is None:
+            return None
+        allowed: NDArray[np.bool_] = buffers.action_masks.numpy()
+        allowed[0] = self._allowed
+        return allowed
+
+    def _read_masks(self, infos: dict[str, Any], done: NDArray[np.bool_]) -> None:
+        """Take up what a step allows next."""
+        if self._masks is not None:
+            self._masks.after_step(self._allowed, infos, done, self.autoreset_mode)
+
+    def _refuse_late_masks(self, infos: dict[str, Any]) -> None:
+        """Refuse masks that came with a step, and would be used, but not with the first reset."""
+        if self._masks is None and self._mask_key in infos and self._found_masks(infos) is not None:
+            raise ValueError(
+                f"the envs send info[{MASK_KEY!r}] with their steps but not with their resets: an "
+                "agent needs one for its first action too. Pass mask_key=None to do without masks."
+            )
 
     def _collect_flowing(self, buffers: Buffers) -> Rollout:
         """The same, some envs at a time."""
         envs = cast("PartialFleet", self.envs)
-        rows = FlowingRows(envs, buffers, self._format, self.autoreset_mode, self._meter)
+        rows = FlowingRows(
+            envs, buffers, self._format, self.autoreset_mode, self._meter, self._masks
+        )
 
         def ask(place: Place, count: int) -> NDArray[Any]:
             return self._port.to_env(self._ask_some(buffers, place, count))
@@ -346,17 +401,21 @@ class Collector:
         else:
             rows.as_ready(ask, self._min_envs)
         self._now = buffers.arrays[-1]
+        if buffers.action_masks is not None:
+            self._allowed = buffers.action_masks[-1].numpy()
         return self._finish(buffers, rows.finals(), rows.reports)
 
     def _ask_some(self, buffers: Buffers, place: Place, count: int) -> NDArray[Any]:
         """Have the agent act for the envs at a place of the buffers; returns its actions."""
         seen = tree_map(lambda leaf: leaf[place], buffers.observations)
+        masks = None if buffers.action_masks is None else buffers.action_masks[place]
         if self._choose is not None:
-            chosen = self._choose(tree_map(torch.Tensor.numpy, seen))
+            allowed = {} if masks is None else {"action_masks": masks.numpy()}
+            chosen = self._choose(tree_map(torch.Tensor.numpy, seen), **allowed)
             check_choice(chosen, count, self._port)
             buffers.actions.numpy()[place] = chosen
             return chosen
-        answer = self._act(seen if self._on_cpu else tree_map(self._to_device, seen))
+        answer = self._asked(seen, masks)
         shapes = (count, *self._port.shape), (count,), (count,)
         is_first = isinstance(place[0], int) and place[0] == 0
         if is_first or tuple(part.shape for part in answer) != shapes:
@@ -367,8 +426,7 @@ class Collector:
 
     def _ask(self, row: Row) -> NDArray[Any]:
         """Have the agent act and value; returns its actions."""
-        seen = row.observations
-        answer = self._act(seen if self._on_cpu else tree_map(self._to_device, seen))
+        answer = self._asked(row.observations, row.action_masks)
         if row.is_first:
             check_answer(answer, self.envs.num_envs, self._port, self.device)
         actions, log_probs, values = answer
@@ -379,10 +437,21 @@ class Collector:
         row.values.copy_(values)
         return actions.detach().cpu().numpy()
 
+    def _asked(self, seen: Tree, masks: torch.Tensor | None) -> Answer:
+        """What the agent answers to some observations and, where there are any, their masks."""
+        if not self._on_cpu:
+            seen = tree_map(self._to_device, seen)
+        if masks is None:
+            return self._act(seen)
+        return self._act(seen, action_masks=self._to_device(masks))
+
     def _ask_for_actions(self, row: Row) -> NDArray[Any]:
         """Have the agent act alone; ``_judge`` has it value later."""
         assert self._choose is not None  # noqa: S101 - _collect has asked
-        actions = self._choose(row.arrays)
+        if row.allowed is None:
+            actions = self._choose(row.arrays)
+        else:
+            actions = self._choose(row.arrays, action_masks=row.allowed)
         if row.is_first or actions.shape != row.chosen.shape:
             check_choice(actions, self.envs.num_envs, self._port)
         row.chosen[...] = actions
@@ -393,11 +462,13 @@ class Collector:
         agent: Any = self.agent
         seen = tree_map(lambda leaf: leaf[:-1].flatten(0, 1), buffers.observations)
         actions = buffers.actions.flatten(0, 1)
+        masks = None if buffers.action_masks is None else buffers.action_masks[:-1].flatten(0, 1)
         log_probs, values = buffers.log_probs.view(-1), buffers.values.view(-1)
         for start in range(0, len(actions), JUDGED_AT_ONCE):
             part = slice(start, start + JUDGED_AT_ONCE)
             rows = tree_map(lambda leaf, part=part: self._to_device(leaf[part]), seen)
-            answer = agent.get_actions_and_values(rows, actions=actions[part])
+            allowed = {} if masks is None else {"action_masks": self._to_device(masks[part])}
+            answer = agent.get_actions_and_values(rows, actions=actions[part], **allowed)
             for name, numbers, place in zip(
                 ("log_probs", "values"), answer[1:3], (log_probs, values), strict=True
             ):
@@ -429,7 +500,10 @@ class Collector:
         ended = np.flatnonzero(done & ~restarted(infos, done))
         if self.autoreset_mode == AutoresetMode.DISABLED:
             finals.append(tree_map(lambda leaf: leaf[ended], observations))
-            return self.envs.reset(options={"reset_mask": done})[0]
+            observations, infos = self.envs.reset(options={"reset_mask": done})
+            if self._masks is not None:
+                self._masks.read(self._allowed, infos, done, when="reset")
+            return observations
         if len(ended):
             if "final_obs" not in infos:
                 raise RuntimeError(
@@ -477,6 +551,7 @@ class Collector:
             episode_counts=torch.bincount(positions[:, 1], minlength=self.envs.num_envs),
             total_return=float(buffers.rewards[valid].sum()),
             episodes=self.statistics.rollout,
+            action_masks=None if buffers.action_masks is None else buffers.action_masks[:-1],
         ).to(self.device)
         self.total_steps += rollout.steps
         if self._wants_gradients:

@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from envfleet.rollout.agent import AnyAgent, standing_still, untouched
+from envfleet.rollout.masks import MASK_KEY
 from envfleet.rollout.nested import ChannelsFirst
 from envfleet.rollout.numbers import three_digits
 from envfleet.rollout.player import Player
@@ -62,6 +63,7 @@ def evaluate(
     source: EpisodeSource = "auto",
     channels_first: ChannelsFirst = "auto",
     progress: bool | None = None,
+    mask_key: str | None = MASK_KEY,
 ) -> EvaluationResult:
     """Play ``episodes`` whole episodes and say how they went.
 
@@ -81,6 +83,7 @@ def evaluate(
         source: where returns and lengths are learnt from, as ``Collector``'s ``episodes``.
         channels_first: as for ``Collector``.
         progress: whether to show a progress bar; by default on a terminal.
+        mask_key: as for ``Collector``.
 
     Raises:
         TypeError: the agent cannot act deterministically.
@@ -88,7 +91,16 @@ def evaluate(
     """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1, got {episodes}")
-    player = Player(agent, envs, deterministic, device, autoreset_mode, source, channels_first)
+    player = Player(
+        agent,
+        envs,
+        deterministic,
+        device,
+        autoreset_mode,
+        source,
+        channels_first,
+        mask_key=mask_key,
+    )
     count = envs.num_envs
     quota = [episodes // count + (env < episodes % count) for env in range(count)]
     played: list[list[Episode]] = [[] for _ in range(count)]

@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.rollout.engine import restarted
+from envfleet.rollout.masks import ActionMasks
 from envfleet.rollout.memory import Buffers
 from envfleet.rollout.nested import ObservationFormat, Tree, tree_map
 from envfleet.rollout.statistics import Episode, EpisodeMeter
@@ -98,6 +99,7 @@ class FlowingRows:
         form: of the observations.
         mode: what happens at the ends of episodes.
         meter: knows what envs report of episodes.
+        masks: reads their action masks, if they send any.
     """
 
     def __init__(
@@ -107,12 +109,15 @@ class FlowingRows:
         form: ObservationFormat,
         mode: AutoresetMode,
         meter: EpisodeMeter,
+        masks: ActionMasks | None = None,
     ) -> None:
         self._envs = envs
         self._buffers = buffers
         self._form = form
         self._mode = mode
         self._meter = meter
+        self._masks = masks
+        self._allowed: Any = None if masks is None else np.asarray(buffers.action_masks)
         self._steps = len(buffers.rows)
         self._observations = tree_map(torch.Tensor.numpy, buffers.observations)
         self._flags = [
@@ -140,8 +145,10 @@ class FlowingRows:
                 batch = self._envs.recv(env_ids=ids)
                 observations = batch.observations
                 ended = self._keep((t, columns), np.full(len(ids), t), ids, batch)
+                self._read_masks((t + 1, columns), ids, batch, ended)
                 if len(ended) and self._mode == AutoresetMode.DISABLED:
-                    fresh, _ = self._envs.reset(env_ids=ids[ended])
+                    fresh, infos = self._envs.reset(env_ids=ids[ended])
+                    self._read_fresh_masks((t + 1, ids[ended]), infos)
                     observations = tree_map(np.copy, observations)
                     tree_map(lambda leaf, new, k=ended: _put(leaf, k, new), observations, fresh)
                 self._form.write(self._at((t + 1, columns)), observations)
@@ -161,6 +168,7 @@ class FlowingRows:
             ids = batch.env_ids
             stepped = np.flatnonzero(~resetting[ids])
             waits = np.zeros(len(ids), dtype=np.bool_)
+            ended = stepped[:0]
             if len(stepped):
                 rows = following[ids]
                 ended = self._keep((rows[stepped], ids[stepped]), rows, ids, batch, stepped)
@@ -169,6 +177,7 @@ class FlowingRows:
                     waits[ended] = True
             resetting[ids] = waits
             self._write((following[ids], ids), batch.observations)
+            self._read_masks((following[ids], ids), ids, batch, ended)
             if waits.any():
                 self._envs.send_reset(ids[waits])
             going = ids[~waits & (following[ids] < self._steps)]
@@ -212,6 +221,22 @@ class FlowingRows:
                     final = tree_map(lambda leaf, k=k: leaf[k], batch.observations)
                 self._finals.append((int(rows[k]), int(ids[k]), final))
         return np.flatnonzero(ended)
+
+    def _read_masks(self, place: Place, ids: Ids, batch: Any, ended: Ids) -> None:
+        """Keep what a batch allows next; ``ended`` are those of its envs that have."""
+        if self._masks is None:
+            return
+        rows = np.ones((len(ids), self._masks.width), dtype=np.bool_)
+        over = np.zeros(len(ids), dtype=np.bool_)
+        over[ended] = True
+        self._masks.after_step(rows, batch.infos, over, self._mode, ids)
+        self._allowed[place] = rows
+
+    def _read_fresh_masks(self, place: Place, infos: Any) -> None:
+        if self._masks is not None:
+            rows = np.ones((len(place[1]), self._masks.width), dtype=np.bool_)
+            self._masks.read(rows, infos, when="reset", ids=place[1])
+            self._allowed[place] = rows
 
     def _at(self, place: Place) -> Tree:
         return tree_map(lambda leaf: leaf[place], self._observations)

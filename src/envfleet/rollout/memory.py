@@ -25,6 +25,10 @@ class Row:
         on_cpu = self.actions.device.type == "cpu"
         self.chosen: Any = self.actions.numpy() if on_cpu else None
         """The same memory, for NumPy, where that can be."""
+        masks = buffers.action_masks
+        self.action_masks = None if masks is None else masks[t]
+        self.allowed: Any = None if masks is None else masks[t].numpy()
+        """The same memory, for NumPy."""
         self.log_probs, self.values = buffers.log_probs[t], buffers.values[t]
         self.shapes = self.actions.shape, self.log_probs.shape, self.values.shape
         self.rewards: NDArray[np.float64] = buffers.rewards[t]
@@ -43,10 +47,15 @@ class Buffers:
         steps: int,
         count: int,
         device: torch.device,
+        mask_width: int | None = None,
     ) -> None:
         dtype = torch.get_default_dtype()
         self.observations = form.allocate(steps + 1, count)
         self.actions = torch.zeros(steps, count, *port.shape, dtype=port.dtype, device=device)
+        self.action_masks: torch.Tensor | None = None
+        """What was allowed before each step, and after the last one; None without masks."""
+        if mask_width is not None:
+            self.action_masks = torch.ones(steps + 1, count, mask_width, dtype=torch.bool)
         self.log_probs = torch.zeros(steps, count, dtype=dtype, device=device)
         self.values = torch.zeros(steps, count, dtype=dtype, device=device)
         self.rewards = np.zeros((steps, count))

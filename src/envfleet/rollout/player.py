@@ -10,8 +10,16 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from envfleet.rollout.actions import ActionPort
-from envfleet.rollout.agent import AnyAgent, acting, acting_best, check_actions, device_of
+from envfleet.rollout.agent import (
+    AnyAgent,
+    acting,
+    acting_best,
+    check_actions,
+    device_of,
+    takes_masks,
+)
 from envfleet.rollout.engine import autoreset_mode_of, restarted
+from envfleet.rollout.masks import MASK_KEY, ActionMasks
 from envfleet.rollout.nested import ChannelsFirst, ObservationFormat, tree_map
 from envfleet.rollout.statistics import Episode, EpisodeMeter, EpisodeSource
 
@@ -29,7 +37,11 @@ class Player:
         source: EpisodeSource = "auto",
         channels_first: ChannelsFirst = "auto",
         observation_dtype: torch.dtype | None = None,
+        mask_key: str | None = MASK_KEY,
     ) -> None:
+        self._agent, self._mask_key = agent, mask_key
+        self._masks: ActionMasks | None = None
+        self._allowed = np.ones((envs.num_envs, 0), dtype=np.bool_)
         self._best = acting_best(agent) if deterministic else None
         self._sample = acting(agent)
         self._envs = envs
@@ -52,7 +64,13 @@ class Player:
 
     def reset(self, seed: int | None = None) -> None:
         """Begin new episodes everywhere."""
-        self._observations, _ = self._envs.reset(seed=seed)
+        self._observations, infos = self._envs.reset(seed=seed)
+        self._masks = ActionMasks.found(
+            self._envs, self._agent, infos, self._mask_key, takes_masks=takes_masks(self._agent)
+        )
+        if self._masks is not None:
+            self._allowed = np.ones((self._envs.num_envs, self._masks.width), dtype=np.bool_)
+            self._masks.read(self._allowed, infos, when="reset")
         self._was_done[:] = False
         self._meter.restart()
 
@@ -62,9 +80,15 @@ class Player:
         Envs that do not reset themselves are reset by the next step, so that the end can be seen.
         """
         if self.mode == AutoresetMode.DISABLED and self._was_done.any():
-            self._observations, _ = self._envs.reset(options={"reset_mask": self._was_done})
+            self._observations, infos = self._envs.reset(options={"reset_mask": self._was_done})
+            if self._masks is not None:
+                self._masks.read(self._allowed, infos, self._was_done, when="reset")
         seen = tree_map(lambda leaf: leaf.to(self._device), self._form.tensors(self._observations))
-        actions = self._best(seen) if self._best is not None else self._sample(seen)[0]
+        masks: dict[str, torch.Tensor] = {}
+        if self._masks is not None:
+            masks = {"action_masks": torch.tensor(self._allowed, device=self._device)}
+        best, sample = self._best, self._sample
+        actions = best(seen, **masks) if best is not None else sample(seen, **masks)[0]
         if not self._is_checked:
             check_actions(actions, self._envs.num_envs, self._port, self._device)
             self._is_checked = True
@@ -72,6 +96,8 @@ class Player:
         self._observations, rewards, terminated, truncated, infos = answer
         self.infos = infos
         done = np.logical_or(terminated, truncated)
+        if self._masks is not None:
+            self._masks.after_step(self._allowed, infos, done, self.mode)
         valid = ~self._was_done if self.mode == AutoresetMode.NEXT_STEP else np.ones_like(done)
         valid &= ~restarted(infos, done)
         reports = self._meter.reports(0, infos)

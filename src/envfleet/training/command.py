@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -11,9 +12,9 @@ from envfleet.training.presets import preset
 from envfleet.training.trust import imports_module
 
 
-def of_run(command: str, folder: Path, env_id: str) -> str:
+def of_run(command: str, folder: Path, env_id: str, wrappers: Sequence[str] = ()) -> str:
     """``envfleet resume``, ``eval`` or ``record`` for a run of one's own."""
-    trust = ["--trust"] if imports_module(env_id) else []
+    trust = ["--trust"] if imports_module(env_id, wrappers) else []
     return shlex.join(["envfleet", command, str(folder), *trust])
 
 
@@ -25,6 +26,11 @@ def anew(config: TrainConfig) -> str:
         value = getattr(config, field.name)
         if field.name in _NO_FLAG or value == getattr(usual, field.name):
             continue
+        if field.name == "wrappers":
+            words += [word for wrapper in value for word in ("--wrapper", wrapper)]
+            continue
+        if field.name == "mask_key" and value is None:
+            value = "none"
         values = value if isinstance(value, tuple) else (value,)
         words += [f"--{field.name.replace('_', '-')}", *map(str, values)]
     return shlex.join(words)

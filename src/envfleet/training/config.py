@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 from types import NoneType
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from envfleet.training.policy import Activation
 
@@ -49,6 +49,13 @@ class TrainConfig:
     activation: Activation = "tanh"
     log_std: float = 0.0
     orthogonal: bool = True
+    mask_key: str | None = "action_mask"
+    """The info in which envs say what actions they allow; None ignores it. Envs that have the
+    method action_masks() send what it returns."""
+    env_kwargs: tuple[str, ...] = ()
+    """Arguments of the env as key=value, of the types in its signature; JSON for what is nested."""
+    wrappers: tuple[str, ...] = ()
+    """Wrappers of the env as module:callable, the first one innermost."""
 
     def __post_init__(self) -> None:
         """Refuse what means nothing.
@@ -91,6 +98,9 @@ class TrainConfig:
 _NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
 
 
+_PLURALS = {int: "integers", str: "texts"}
+
+
 def check_types(options: Any) -> None:
     """Refuse values of a dataclass that are not what its annotations say: True is no number here.
 
@@ -100,9 +110,10 @@ def check_types(options: Any) -> None:
     hints = get_type_hints(type(options))
     for field in fields(options):
         value, hint = getattr(options, field.name), hints[field.name]
-        if hint == tuple[int, ...]:
-            fine = isinstance(value, tuple) and all(_is(item, (int,)) for item in value)
-            _check(fine, field.name, value, "a list of integers")
+        if get_origin(hint) is tuple:
+            kind = get_args(hint)[0]
+            fine = isinstance(value, tuple) and all(_is(item, (kind,)) for item in value)
+            _check(fine, field.name, value, f"a list of {_PLURALS[kind]}")
             continue
         literals = [arg for arg in get_args(hint) if isinstance(arg, str)]
         kinds = (str,) if literals else (get_args(hint) or (hint,))

@@ -15,6 +15,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from envfleet.envs import AtariEnv
+from envfleet.training.env_options import UNCHANGED, EnvOptions, with_kwargs
 from envfleet.training.failures import own_lines
 from envfleet.vector.make import make
 from envfleet.vector.packages import package_hint
@@ -51,6 +52,22 @@ def find_env(env_id: str) -> EnvSpec | Callable[..., gymnasium.Env[Any, Any]]:
         raise UnknownEnvError(" ".join(filter(None, (what, hint or like)))) from error
 
 
+def find_wrapper(name: str) -> Callable[..., Any]:
+    """What wraps an env, by ``module:callable``.
+
+    Raises:
+        UnknownEnvError: it is not there.
+    """
+    module_name, _, attribute = name.rpartition(":")
+    if not module_name:
+        raise UnknownEnvError(f"a wrapper is module:callable, got {name!r}.")
+    module = _import(name, module_name)
+    found: Any = getattr(module, attribute, None)
+    if not callable(found):
+        raise UnknownEnvError(_not_in(module, attribute, "must wrap an env"))
+    return cast("Callable[..., Any]", found)
+
+
 def _import(env_id: str, name: str) -> ModuleType:
     """The module of ``module:callable``.
 
@@ -71,11 +88,11 @@ def _import(env_id: str, name: str) -> ModuleType:
         ) from error
 
 
-def _not_in(module: ModuleType, name: str) -> str:
-    """That a module has no env of this name, and what is like it."""
+def _not_in(module: ModuleType, name: str, task: str = "must build envs") -> str:
+    """That a module has no callable of this name, and what is like it."""
     if hasattr(module, name):
         kind = type(getattr(module, name)).__name__
-        return f"{name} of module {module.__name__} is of type {kind}: it must build envs."
+        return f"{name} of module {module.__name__} is of type {kind}: it {task}."
     callables = [other for other, value in vars(module).items() if callable(value)]
     near = difflib.get_close_matches(name, callables, n=3)
     hint = f" Did you mean {', '.join(f'{module.__name__}:{other}' for other in near)}?"
@@ -99,9 +116,18 @@ def kind_of(env_id: str) -> dict[str, bool]:
 
 
 def build_fleet(
-    env_id: str, num_envs: int, *, backend: str, on_failure: str, films: bool = False
+    env_id: str,
+    num_envs: int,
+    *,
+    backend: str,
+    on_failure: str,
+    films: bool = False,
+    changes: EnvOptions = UNCHANGED,
 ) -> Any:
     """A fleet to train or evaluate in; frames are rendered if there are to be ``films``.
+
+    ``changes`` has the env's arguments and wrappers, and the info in which ``action_masks()`` are
+    sent.
 
     An Atari game is an ``AtariEnv`` as it is by default, seen as (4, 84, 84): lives are episodes
     for the learner, and statistics are of games and their scores.
@@ -112,17 +138,20 @@ def build_fleet(
     if is_atari(env):
         env = partial(AtariEnv, env_id, channels_first=True)
     return make(
-        env,
+        with_kwargs(env, changes.env_kwargs),
         num_envs,
         backend=backend,
         autoreset_mode="SameStep",
         isolate=restart,
+        wrappers=changes.wrapping(find_wrapper),
         # A crash loop is more than one a second.
         vector_kwargs={"on_failure": "restart", "restarts": (60, 60.0)} if restart else None,
         **extra,
     )
 
 
-def one_filmed(env_id: str) -> Any:
+def one_filmed(env_id: str, changes: EnvOptions = UNCHANGED) -> Any:
     """One env that renders, in a process of its own."""
-    return build_fleet(env_id, 1, backend="process", on_failure="raise", films=True)
+    return build_fleet(
+        env_id, 1, backend="process", on_failure="raise", films=True, changes=changes
+    )

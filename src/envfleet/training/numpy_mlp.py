@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from envfleet.rollout.nested import Tree, tree_map
 from envfleet.training.config import TrainConfig
 from envfleet.training.heads import CategoricalHead, GaussianHead
-from envfleet.training.policy import Policy
+from envfleet.training.policy import MASKED, Policy
 
 Array = NDArray[np.float32]
+Masks = NDArray[np.bool_] | None
 
 
 class Minibatch(NamedTuple):
@@ -32,6 +33,7 @@ class Minibatch(NamedTuple):
     values: Array
     advantages: Array
     returns: Array
+    action_masks: Masks = None
 
 
 class NumpyPolicy:
@@ -62,29 +64,37 @@ class NumpyPolicy:
         floats = all(p.dtype == torch.float32 for p in policy.parameters())
         return known and floats and policy.body is None and policy.device.type == "cpu"
 
-    def choose(self, observations: Tree) -> NDArray[Any]:
+    def choose(self, observations: Tree, action_masks: Masks = None) -> NDArray[Any]:
         """Actions at random for observations in NumPy."""
         if not self._is_plain:
-            return self._sample(self.features(tree_map(torch.from_numpy, observations)))
-        return self._sample(self._normalized(observations))
+            features = self.features(tree_map(torch.from_numpy, observations))
+            return self._sample(features, action_masks)
+        return self._sample(self._normalized(observations), action_masks)
 
     def get_values(self, observations: Tree) -> Tensor:
         """Values alone."""
         return torch.from_numpy(self._twins.forward(self.features(observations))[2])
 
     def get_actions_and_values(
-        self, observations: Tree, actions: Tensor | None = None
+        self,
+        observations: Tree,
+        actions: Tensor | None = None,
+        action_masks: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Actions (new ones, or those given), log-probabilities, values, entropy."""
         features = self.features(observations)
-        chosen = self._sample(features) if actions is None else actions.numpy()
+        masks = None if action_masks is None else action_masks.numpy()
+        chosen = self._sample(features, masks) if actions is None else actions.numpy()
         _, out, values = self._twins.forward(features)
+        _mask(out, masks)
         log_probs, entropy, _ = self._head.judge(out, chosen)
         one, two, three, four = map(torch.from_numpy, (chosen, log_probs, values, entropy))
         return one, two, three, four
 
-    def _sample(self, features: Array) -> NDArray[Any]:
-        return self._head.sample(self._twins.act(features), self.generator)
+    def _sample(self, features: Array, masks: Masks) -> NDArray[Any]:
+        out = self._twins.act(features)
+        _mask(out, masks)
+        return self._head.sample(out, self.generator)
 
     def features(self, observations: Tree) -> Array:
         """What the networks are given."""
@@ -113,6 +123,7 @@ class NumpyPolicy:
         """
         count = len(batch.returns)
         hidden, out, values = self._twins.forward(batch.features)
+        _mask(out, batch.action_masks)
         advantages = batch.advantages
         if count > 1:
             advantages = advantages - advantages.sum() / count
@@ -321,6 +332,12 @@ def _stacked(flat: Array, pairs: list[Any]) -> tuple[list[Array], list[Array]]:
         biases.append(flat[end : end + 2 * out].reshape(2, 1, out))
         end += 2 * out
     return weights, biases
+
+
+def _mask(out: Array, masks: Masks) -> None:
+    """Leave no chance to actions that are not allowed; what they put out has no slope then."""
+    if masks is not None:
+        out[~masks.T] = MASKED
 
 
 def _bounded(values: Array, low: float, high: float) -> Array:

@@ -1,7 +1,8 @@
 """Policy: networks that act and value, with the normaliser of their observations.
 
-Actor and critic of vectors are networks of their own; images share a Nature CNN. Other
-observations are flattened (``inputs``). No Distribution objects: ``act`` is called once per step.
+Actor and critic are networks of their own, on flat rows of what is no image (``inputs``) and on the
+features of a Nature CNN for each image, which they share. No Distribution objects: ``act`` is
+called once per step.
 """
 
 from __future__ import annotations
@@ -15,11 +16,16 @@ from gymnasium import Space
 from torch import Tensor, nn
 
 from envfleet.rollout.nested import Tree
-from envfleet.training.heads import head_of
+from envfleet.training.convolutions import ImageBody
+from envfleet.training.heads import CategoricalHead, MultiCategoricalHead, head_of
 from envfleet.training.inputs import Inputs
 
 Activation = Literal["tanh", "relu"]
 
+_ALONE, _AMONG_OTHERS = 512, 256
+"""Features of an image: as in the papers where it is all there is, with linear heads."""
+MASKED = -1e30
+"""The logit of an action that is not allowed: no chance of it is left, and sums stay finite."""
 _MANY = 10_000
 """Numbers of one leaf that are too many for an MLP to go without saying."""
 
@@ -83,45 +89,45 @@ class Policy(nn.Module):
         head: Any = head_of(action_space, log_std)
         self.head = head
         self.inputs = Inputs(observation_space)
-        if self.inputs.is_image:
-            if normalize:
+        width = self.inputs.width
+        self.body: ImageBody | None = None
+        if self.inputs.image_shapes:
+            alone = len(self.inputs.image_shapes) == 1 and not width
+            if normalize and not width:
                 raise ValueError("images are scaled by 255: leave normalize_observations off.")
-            self.body: nn.Module | None = _nature_cnn(self.inputs.leaves[0].stored)
-            width, hidden = 512, ()
-        else:
-            self.body = None
-            width = self.inputs.width
+            self.body = ImageBody(self.inputs.image_shapes, _ALONE if alone else _AMONG_OTHERS)
+            hidden = () if alone else hidden
         numbers = self.inputs.are_numbers
         self.normalizer = (
             Normalizer(width, learns=numbers) if normalize and bool(numbers.any()) else None
         )
+        width += 0 if self.body is None else self.body.width
         kind = nn.Tanh if activation == "tanh" else nn.ReLU
         self.actor = _mlp(width, hidden, head.size, kind)
         self.critic = _mlp(width, hidden, 1, kind)
         if orthogonal:
             _initialise(self.body, self.actor, self.critic)
-        if self.body is None:
-            self._warn_of_size()
+        self._warn_of_size()
 
     def _warn_of_size(self) -> None:
         """Say which parts of an observation make the networks huge."""
-        for leaf in self.inputs.leaves:
-            if not leaf.fits_convolutions and leaf.width <= _MANY:
+        for leaf in self.inputs.flattened:
+            if leaf.width <= _MANY:
                 continue
             total = sum(parameter.numel() for parameter in self.parameters())
             what = "x".join(map(str, leaf.shape)) or "one-hot"
             warnings.warn(
                 f"observation{leaf.path} ({what}) is flattened into {leaf.width:,} of the "
                 f"{self.inputs.width:,} inputs of an MLP with {total:,} parameters: convolutions "
-                "are used only where an image of at least 36x36 is the whole observation. Wrap the "
-                "envs to return the image alone, or to make this part smaller or leave it out "
-                "(gymnasium.wrappers: FilterObservation, ResizeObservation).",
+                "are used for images of at least 36x36 with up to three axes. Wrap the envs to "
+                "make this part smaller or leave it out (gymnasium.wrappers: FilterObservation, "
+                "ReshapeObservation, ResizeObservation).",
                 stacklevel=3,
             )
 
     @property
     def is_image(self) -> bool:
-        """Whether observations go through convolutions."""
+        """Whether observations, or parts of them, go through convolutions."""
         return self.body is not None
 
     @property
@@ -129,10 +135,15 @@ class Policy(nn.Module):
         """Where the parameters are."""
         return next(self.parameters()).device
 
-    def act(self, observations: Tree, deterministic: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """Actions, their log-probabilities, and values."""
+    def act(
+        self,
+        observations: Tree,
+        deterministic: bool = False,
+        action_masks: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Actions, their log-probabilities, and values; of masked actions none is chosen."""
         features = self.features(observations)
-        out = self.actor(features)
+        out = self._logits(features, action_masks)
         actions = self.head.best(out) if deterministic else self.head.sample(out)
         return actions, self.head.log_prob(out, actions), self.critic(features)[:, 0]
 
@@ -142,28 +153,45 @@ class Policy(nn.Module):
         return values
 
     def get_actions_and_values(
-        self, observations: Tree, actions: Tensor | None = None
+        self,
+        observations: Tree,
+        actions: Tensor | None = None,
+        action_masks: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Actions (new ones, or those given), log-probabilities, values, entropy."""
-        return self.judge(self.features(observations), actions)
+        return self.judge(self.features(observations), actions, action_masks)
 
     def judge(
-        self, features: Tensor, actions: Tensor | None = None
+        self,
+        features: Tensor,
+        actions: Tensor | None = None,
+        action_masks: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The same for features that are ready."""
-        out = self.actor(features)
+        out = self._logits(features, action_masks)
         if actions is None:
             actions = self.head.sample(out)
         values = self.critic(features)[:, 0]
         return actions, self.head.log_prob(out, actions), values, self.head.entropy(out)
 
+    def _logits(self, features: Tensor, action_masks: Tensor | None) -> Tensor:
+        """What the actor puts out; constants, which have no gradient, for what is masked."""
+        out: Tensor = self.actor(features)
+        if action_masks is None:
+            return out
+        if not isinstance(self.head, (CategoricalHead, MultiCategoricalHead)):
+            raise TypeError("action_masks are for Discrete and MultiDiscrete actions.")
+        return out.masked_fill(~action_masks, MASKED)
+
     def features(self, observations: Tree) -> Tensor:
         """What actor and critic are given."""
-        if self.body is not None:
-            features: Tensor = self.body(self.inputs.image(observations))
-            return features
         flat = self.inputs.rows(observations)
-        return flat if self.normalizer is None else self.normalizer(flat)
+        if self.normalizer is not None:
+            flat = self.normalizer(flat)
+        if self.body is None:
+            return flat
+        seen = self.body(self.inputs.images(observations))
+        return torch.cat([seen, flat], dim=1) if self.inputs.width else seen
 
     def learn_scale(self, rows: Tree) -> None:
         """Have the normaliser take up observations."""
@@ -177,18 +205,6 @@ def _mlp(width: int, hidden: tuple[int, ...], out: int, activation: type[nn.Modu
         layers += [nn.Linear(width, size), activation()]
         width = size
     return nn.Sequential(*layers, nn.Linear(width, out))
-
-
-def _nature_cnn(shape: Any) -> nn.Module:
-    convolutions = nn.Sequential(
-        nn.Conv2d(shape[0], 32, 8, stride=4), nn.ReLU(),
-        nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(),
-        nn.Conv2d(64, 64, 3, stride=1), nn.ReLU(),
-        nn.Flatten(),
-    )  # fmt: skip
-    with torch.no_grad():
-        width = convolutions(torch.zeros(1, *shape)).shape[1]
-    return nn.Sequential(convolutions, nn.Linear(width, 512), nn.ReLU())
 
 
 def _initialise(body: nn.Module | None, actor: nn.Module, critic: nn.Module) -> None:

@@ -102,11 +102,14 @@ class PPO:
         numbers = (rows.log_probs, rows.values, rows.advantages, rows.returns)
         columns = torch.stack([column for column in numbers if column is not None]).numpy()
         features, actions = self.agent.features(rows.observations), rows.actions.numpy()
+        masks = None if rows.action_masks is None else rows.action_masks.numpy()
 
         def step(chosen: NDArray[np.int64], clip: float, tell: bool) -> list[float]:
             batch = Minibatch(
                 features.take(chosen, 0), actions.take(chosen, 0), *columns.take(chosen, 1)
             )
+            if masks is not None:
+                batch = batch._replace(action_masks=masks.take(chosen, 0))
             told: list[float] = self.agent.gradients(batch, self.config, clip, tell=tell)
             self.optimizer.step()
             return told
@@ -150,7 +153,7 @@ def losses(
     """The parts of PPO's loss, then the logarithm of the ratio and the ratio itself."""
     assert batch.advantages is not None  # noqa: S101 - PPO.update has put them there
     assert batch.returns is not None  # noqa: S101 - same
-    _, log_probs, values, entropy = policy.judge(features, batch.actions)
+    _, log_probs, values, entropy = policy.judge(features, batch.actions, batch.action_masks)
     ratio_log = log_probs - batch.log_probs
     ratio = ratio_log.exp()
     advantages = batch.advantages

@@ -45,6 +45,7 @@ from envfleet.training import command
 from envfleet.training.checkpoint import Checkpoint, pack_bytes, unpack_bytes
 from envfleet.training.clock import Clock
 from envfleet.training.config import TrainConfig, check_types
+from envfleet.training.env_options import EnvOptions
 from envfleet.training.envs import build_fleet, one_filmed
 from envfleet.training.folder import CONFIG, PLAN, RunFolder, check_is_run
 from envfleet.training.policy import Policy
@@ -117,7 +118,7 @@ class Run:
         self._place = place
         torch.manual_seed(config.seed)
         if options.record_every:
-            check_video(partial(one_filmed, config.env_id))
+            check_video(partial(one_filmed, config.env_id, EnvOptions.of(config)))
         with _one_thread(), contextlib.ExitStack() as stack:
             envs = stack.enter_context(
                 build_fleet(
@@ -126,6 +127,7 @@ class Run:
                     backend=options.backend,
                     on_failure=options.on_failure,
                     films=options.record_every > 0,
+                    changes=EnvOptions.of(config),
                 )
             )
             self._envs = envs
@@ -147,7 +149,9 @@ class Run:
                 self._recorder.begin = clock.timed(self._recorder.begin)  # type: ignore[method-assign]
                 self._recorder.step = clock.timed(self._recorder.step)  # type: ignore[method-assign]
                 self._filmed = self._recorder.state()
-            self.collector = Collector(envs, agent, config.steps, recorder=self._recorder)
+            self.collector = Collector(
+                envs, agent, config.steps, recorder=self._recorder, mask_key=config.mask_key
+            )
             self.updates = 0
             self._best = -math.inf
             self._saved = self._ended = -1
@@ -221,7 +225,7 @@ class Run:
         try:
             folder = place.path
             config, options, first = _read(folder)
-            check_trust(folder, config.env_id, trust=trust)
+            check_trust(folder, config.env_id, config.wrappers, trust=trust)
             path = checkpoints.find(folder / "checkpoints", checkpoint)
             if path is None:
                 _check_never_saved(folder, first, config)
@@ -488,7 +492,8 @@ def _read(folder: Path) -> tuple[TrainConfig, RunOptions, int | None]:
         )
         first = told["first_checkpoint"]
         first = None if first is None else index(first)
-        config["hidden"] = tuple(config["hidden"])
+        for name in ("hidden", "env_kwargs", "wrappers"):
+            config[name] = tuple(config[name])
         return TrainConfig(**config), RunOptions(**options), first
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         missing = isinstance(error, KeyError)

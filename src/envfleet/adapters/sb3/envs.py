@@ -9,12 +9,12 @@ from typing import Any
 import gymnasium
 
 from envfleet.engine.worker.hooks import EnvFactory, EnvHost
+from envfleet.envs.masks import SendMasks
 
 Env = gymnasium.Env[Any, Any]
 
 MASKS = "envfleet.masks"
-"""The key of an info under which an env's action masks travel."""
-_SENT = "envfleet_sent_masks"
+"""The key of an info under which masks travel that are for us alone."""
 
 
 class SB3Host(EnvHost):
@@ -34,41 +34,6 @@ class SB3Host(EnvHost):
         if not kwargs.get("options"):
             kwargs.pop("options", None)
         return super().reset_env(i, **kwargs)
-
-
-@dataclass(frozen=True)
-class SendMasks:
-    """Has an env send its action masks along with every reset and step.
-
-    A wrapper for ``make``, as ``make("My-v0", 8, wrappers=[SendMasks()])``, whose masks
-    ``SB3VecEnv(envs, masks="action_masks")`` then finds. The env stays the object that it is.
-
-    Args:
-        method: the env's method that returns its masks.
-    """
-
-    method: str = "action_masks"
-
-    def __call__(self, env: Env) -> Env:
-        """Change how this env is reset and stepped.
-
-        Raises:
-            AttributeError: it has no such method.
-        """
-        masks, reset, step = env.get_wrapper_attr(self.method), env.reset, env.step
-
-        def reset_with_masks(**kwargs: Any) -> tuple[Any, dict[str, Any]]:
-            observation, info = reset(**kwargs)
-            return observation, {**info, MASKS: masks()}
-
-        def step_with_masks(action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-            observation, reward, terminated, truncated, info = step(action)
-            return observation, reward, terminated, truncated, {**info, MASKS: masks()}
-
-        env.reset = reset_with_masks  # type: ignore[method-assign]
-        env.step = step_with_masks  # type: ignore[method-assign]
-        setattr(env, _SENT, self.method)
-        return env
 
 
 @dataclass(frozen=True)
@@ -110,17 +75,7 @@ def is_wrapped(env: Env, wrapper: type[Any]) -> bool:
     return any(isinstance(layer, wrapper) for layer in _wrappers(env))
 
 
-def sent_masks(env: Env) -> str | None:
-    """The method whose masks the env sends along."""
-    return next((getattr(layer, _SENT) for layer in _layers(env) if hasattr(layer, _SENT)), None)
-
-
 def _wrappers(env: Any) -> Iterator[gymnasium.Wrapper[Any, Any, Any, Any]]:
     while isinstance(env, gymnasium.Wrapper):
         yield env
         env = env.env
-
-
-def _layers(env: Env) -> Iterator[Any]:
-    yield from _wrappers(env)
-    yield env.unwrapped

@@ -8,8 +8,9 @@ from typing import Any
 
 from gymnasium.vector import AutoresetMode
 
-from envfleet.adapters.sb3.envs import MaskedFactory, SB3Host, SendMasks, sent_masks
+from envfleet.adapters.sb3.envs import MASKS, MaskedFactory, SB3Host
 from envfleet.engine.rules.envs import SHARED
+from envfleet.envs.masks import SendMasks, mask_sender
 from envfleet.vector.fleet import Fleet
 from envfleet.vector.make import make
 from envfleet.vector.process import ProcessVectorEnv
@@ -49,7 +50,7 @@ def build(
             raise TypeError("start_method and context are two names of one option: give one")
         options = {**options, "context": start_method}
     if masks is not None:
-        env_fns = [MaskedFactory(env_fn, SendMasks(masks)) for env_fn in env_fns]
+        env_fns = [MaskedFactory(env_fn, SendMasks(masks, MASKS)) for env_fn in env_fns]
     options.setdefault("worker", SB3Host)
     options.setdefault("observation_mode", "different")  # bounds may differ, as in DummyVecEnv
     try:
@@ -73,8 +74,8 @@ def adopt(fleet: Fleet[Any, Any]) -> None:
     fleet.info_format = "list"
 
 
-def check_masks(fleet: Fleet[Any, Any], masks: str) -> None:
-    """Make sure that masks come along with every step.
+def key_of_masks(fleet: Fleet[Any, Any], masks: str) -> str:
+    """The key of the infos that masks come along in, with every step.
 
     Raises:
         ValueError: they do not.
@@ -83,9 +84,12 @@ def check_masks(fleet: Fleet[Any, Any], masks: str) -> None:
         raise ValueError(
             f"masks={masks!r} travel with the infos of every step: leave out infos={fleet.infos!r}."
         )
-    if any(sent != masks for sent in fleet.call(sent_masks)):
+    senders = set(fleet.call(mask_sender))
+    sender = senders.pop()
+    if senders or sender is None or sender.method != masks:
         raise ValueError(
             f"masks={masks!r}, but the envs of this fleet do not send them: build it with "
-            f"wrappers=[envfleet.adapters.SendMasks({masks!r})], or pass SB3VecEnv the functions "
+            f"wrappers=[envfleet.envs.SendMasks({masks!r})], or pass SB3VecEnv the functions "
             "that build the envs."
         )
+    return str(sender.key)

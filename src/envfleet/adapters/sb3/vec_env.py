@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from envfleet.adapters.sb3 import envs as on_env
 from envfleet.adapters.sb3.actions import as_batch
-from envfleet.adapters.sb3.fleets import adopt, build, check_masks
+from envfleet.adapters.sb3.fleets import adopt, build, key_of_masks
 from envfleet.vector.fleet import Fleet
 
 Indices = int | Iterable[int] | None
@@ -80,8 +80,7 @@ class SB3VecEnv(VecEnv):
                 f"functions that build envs, got {type(envs).__name__}"
             )
         try:
-            if masks is not None:
-                check_masks(self.fleet, masks)
+            self._masks_key = None if masks is None else key_of_masks(self.fleet, masks)
             adopt(self.fleet)
             space, action_space = (
                 self.fleet.single_observation_space,
@@ -244,7 +243,7 @@ class SB3VecEnv(VecEnv):
 
     def _taken_masks(self, infos: list[Info]) -> list[Any] | None:
         """The masks that have come along, taken out of the infos."""
-        return None if self._masks_method is None else [info.pop(on_env.MASKS) for info in infos]
+        return None if self._masks_key is None else [info.pop(self._masks_key) for info in infos]
 
     def _own(self, infos: list[Info]) -> list[Info]:
         """The same list; envs in this process keep nothing of what is in it."""

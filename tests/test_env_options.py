@@ -1,0 +1,214 @@
+"""Arguments and wrappers of a run's env: typed, saved with the run, trusted like its module."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+import gymnasium as gym
+import pytest
+import torch
+
+from envfleet.cli.train import Eval, Resume, Train
+from envfleet.training import command
+from envfleet.training.config import TrainConfig
+from envfleet.training.env_options import as_names, as_words, parse_kwargs, with_kwargs
+from envfleet.training.run import Run, RunOptions
+from envfleet.training.trust import UntrustedError
+
+torch.set_num_threads(1)  # else every later fork is warned of
+
+
+def build(
+    size: int = 3,
+    speed: float = 1.0,
+    name: str = "a",
+    fast: bool = False,
+    cells: tuple[int, ...] = (),
+    plan: dict[str, Any] | None = None,
+    mode: Literal["easy", "hard"] = "easy",
+    guess=7,
+    anything: Any = None,
+    rules: str | list[str] = "none",
+) -> None:
+    pass
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("size=5", 5),
+        ("speed=2", 2.0),
+        ("speed=1e-3", 0.001),
+        ("name=4", "4"),
+        ("name=true", "true"),
+        ('name="4x4"', "4x4"),
+        ("name=a=b", "a=b"),
+        ("name=", ""),
+        ("fast=true", True),
+        ("fast=False", False),
+        ("cells=[1, 2]", (1, 2)),
+        ('plan={"a": [1, {"b": null}]}', {"a": [1, {"b": None}]}),
+        ("plan=null", None),
+        ("plan=None", None),
+        ("mode=hard", "hard"),
+        ("guess=8", 8),
+        ("anything=[1.5]", [1.5]),
+        ("anything=word", "word"),
+        ('rules=["x"]', ["x"]),
+        ("rules=strict", "strict"),
+    ],
+)
+def test_values_have_the_types_of_the_signature(word, value):
+    (found,) = parse_kwargs(build, [word]).values()
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("sizes=5", "build has no argument 'sizes': did you mean size?"),
+        ("colour=red", "build has no argument 'colour': it has: size, speed,"),
+        ("size=large", "size=large: an integer is expected"),
+        ("size=1.5", "size=1.5: an integer"),
+        ("fast=1", "fast=1: true or false"),
+        ("plan=[1]", "plan=.*: dict or null"),
+        ("size", "key=value, got 'size'"),
+        ("=3", "key=value, got '=3'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(word, text):
+    with pytest.raises(ValueError, match=text):
+        parse_kwargs(build, [word])
+
+
+@pytest.mark.pure
+def test_functions_that_take_anything_get_anything():
+    def anyhow(size: int = 1, **more: Any) -> None:
+        pass
+
+    assert parse_kwargs(anyhow, ["size=2", "colour=red", "deep=[1]"]) == {
+        "size": 2,
+        "colour": "red",
+        "deep": [1],
+    }
+
+
+def test_registered_envs_take_their_own_arguments_and_a_time_limit():
+    spec = gym.spec("FrozenLake-v1")
+    changed = with_kwargs(
+        spec, ["is_slippery=false", 'desc=["SF", "FG"]', "max_episode_steps=7", "map_name=4x4"]
+    )
+    with gym.make(changed) as env:
+        assert env.unwrapped.desc.shape == (2, 2)
+        assert env.spec.max_episode_steps == 7
+        assert len(env.unwrapped.P[0][1]) == 1  # it does not slip
+    assert gym.spec("FrozenLake-v1").kwargs == spec.kwargs  # the registered one is as before
+    with pytest.raises(ValueError, match=r"FrozenLakeEnv has no argument 'slippery'.*is_slippery"):
+        with_kwargs(spec, ["slippery=false"])
+
+
+@pytest.mark.pure
+def test_dicts_and_classes_become_texts_that_can_be_saved():
+    kwargs = {"size": 2, "name": "4", "plan": {"a": [1]}, "fast": False}
+    assert parse_kwargs(build, as_words(kwargs)) == kwargs
+    assert as_words(("size=2",)) == ("size=2",)
+    with pytest.raises(TypeError, match=r"function=.* pass a function that builds the env"):
+        as_words({"function": build})
+    assert as_names([Doubled, "a:b"]) == (f"{__name__}:Doubled", "a:b")
+    with pytest.raises(TypeError, match="pass a function that builds the env"):
+        as_names([lambda env: env])
+
+
+# In runs
+
+
+class Doubled(gym.RewardWrapper):
+    def reward(self, reward: Any) -> float:
+        return 2.0 * float(reward)
+
+
+class Plus(gym.RewardWrapper):
+    def reward(self, reward: Any) -> float:
+        return float(reward) + 1.0
+
+
+CHANGED = TrainConfig(
+    env_id="CartPole-v1",
+    num_envs=2,
+    steps=32,
+    batch_size=32,
+    epochs=1,
+    total_steps=128,
+    env_kwargs=("sutton_barto_reward=true", "max_episode_steps=12"),
+    wrappers=("test_env_options:Plus", "test_env_options:Doubled"),
+)
+
+
+def check_rewards(collector: Any) -> None:
+    """0 but for the fall, -1; and 2 and 0 after adding 1 and doubling; no more than 12 steps."""
+    rollout = collector.collect()
+    assert set(rollout.rewards.flatten().tolist()) <= {0.0, 2.0}
+    assert 2.0 in rollout.rewards
+    assert (rollout.terminated | rollout.truncated).sum() >= 4
+
+
+@pytest.mark.parametrize("on_failure", ["raise", "restart"])
+def test_runs_keep_them_and_need_trust_to_import_wrappers(tmp_path, capfd, on_failure):
+    folder = tmp_path / "run"
+    with Run.start(folder, CHANGED, RunOptions(on_failure=on_failure)) as run:
+        assert run.train()
+        check_rewards(run.collector)
+    told = json.loads((folder / "config.json").read_text())["config"]
+    assert told["wrappers"] == list(CHANGED.wrappers)
+    assert told["env_kwargs"] == list(CHANGED.env_kwargs)
+    with pytest.raises(UntrustedError, match=r"'test_env_options' for its wrapper .*--trust"):
+        Run.resume(folder)
+    with Run.resume(folder, trust=True) as run:
+        check_rewards(run.collector)
+    assert Eval(folder, episodes=2, num_envs=2).run() == 2
+    assert "for its wrapper" in capfd.readouterr().err
+    assert Eval(folder, episodes=2, num_envs=2, json=True, trust=True).run() == 0
+    assert max(json.loads(capfd.readouterr().out)["lengths"]) <= 12
+    assert Resume(folder, trust=True).run() == 0
+
+
+def test_the_command_takes_them(tmp_path, capfd):
+    words = {"num_envs": 2, "steps": 16, "batch_size": 16, "total_steps": 32, "epochs": 1}
+    train = Train(
+        "FrozenLake-v1",
+        env_kwargs=("is_slippery=false", "map_name=8x8"),
+        wrappers=("gymnasium.wrappers:FlattenObservation",),
+        mask_key="none",
+        run_dir=tmp_path,
+        name="one",
+        **words,
+    )
+    assert train.run() == 0
+    told = json.loads((tmp_path / "FrozenLake-v1" / "one" / "config.json").read_text())["config"]
+    assert told["env_kwargs"] == ["is_slippery=false", "map_name=8x8"]
+    assert told["mask_key"] is None
+    capfd.readouterr()
+    for change, text in (
+        ({"env_kwargs": ("slippery=false",)}, "did you mean is_slippery?"),
+        ({"wrappers": ("FlattenObservation",)}, "a wrapper is module:callable"),
+        (
+            {"wrappers": ("gymnasium.wrappers:FlattenObs",)},
+            "gymnasium.wrappers:FlattenObservation?",
+        ),
+        ({"wrappers": ("no_such:Wrapper",)}, "No module named 'no_such'"),
+    ):
+        assert Train("FrozenLake-v1", run_dir=tmp_path, name="two", **change, **words).run() == 2
+        assert text in capfd.readouterr().err
+    assert not (tmp_path / "FrozenLake-v1" / "two").exists()
+
+
+@pytest.mark.pure
+def test_lines_to_paste_have_them():
+    line = command.anew(TrainConfig("Taxi-v4", wrappers=("a:b", "c:d"), mask_key=None))
+    assert line.endswith("--mask-key none --wrapper a:b --wrapper c:d")
+    kwargs = command.anew(TrainConfig("Taxi-v4", env_kwargs=("is_rainy=true", 'x=["y"]')))
+    assert kwargs.endswith("""--env-kwargs is_rainy=true 'x=["y"]'""")
