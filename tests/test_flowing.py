@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import envfleet
 from rollout_envs import ENGINES, MODES, SCRIPTS, Chooser, Formula, ScriptedEnv, fleet
 
-WAYS = [{"overlap": True}, {"min_envs": 1}, {"min_envs": 3}]
+WAYS = [{"overlap": True}, {"overlap": 3}, {"min_envs": 1}, {"min_envs": 3}]
 OURS = [name for name in ENGINES if name != "gymnasium"]
 
 
@@ -158,6 +158,8 @@ class Film:
         (fleet, {"min_envs": 0}, ValueError, "between 1 and 3"),
         (fleet, {"min_envs": 4}, ValueError, "between 1 and 3"),
         (partial(fleet, count=1), {"overlap": True}, ValueError, "2 envs or more"),
+        (fleet, {"overlap": 4}, ValueError, "4 envs or more"),
+        (fleet, {"overlap": -1}, ValueError, "2 groups or more"),
         (fleet, {"min_envs": 1, "recorder": Film()}, ValueError, "do not go together"),
     ],
 )

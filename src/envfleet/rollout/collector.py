@@ -97,7 +97,9 @@ class Collector:
             networks are fastest with one, and the other cores are the workers'.
         recorder: films episodes of some envs, such as ``envfleet.Recorder``; ``close`` closes it.
         overlap: whether the agent acts for one half of the envs while the other half steps: twice
-            as many calls of the agent, and workers that do not wait for it. Takes a fleet of ours.
+            as many calls of the agent, and workers that do not wait for it. A number is that of
+            groups: more than 2 hide more of the agent's time where a call for few envs is quick.
+            Takes a fleet of ours.
         min_envs: have the agent act as soon as so many envs are ready, so that slow ones hold
             nobody up; every env still contributes ``steps`` rows. Takes a fleet of ours. Who is
             ready first is up to the machine: with an agent that samples, rollouts are not
@@ -128,7 +130,7 @@ class Collector:
         requires_grad_observations: bool = False,
         torch_threads: int | None = 1,
         recorder: EpisodeRecorder | None = None,
-        overlap: bool = False,
+        overlap: bool | int = False,
         min_envs: int | None = None,
         mask_key: str | None = MASK_KEY,
     ) -> None:
@@ -136,7 +138,7 @@ class Collector:
             raise ValueError(f"steps must be at least 1, got {steps}")
         if torch_threads is not None and torch_threads < 1:
             raise ValueError(f"torch_threads must be at least 1 or None, got {torch_threads}")
-        self._flows = check_flowing(envs, overlap=overlap, min_envs=min_envs, recorder=recorder)
+        self._groups = check_flowing(envs, overlap=overlap, min_envs=min_envs, recorder=recorder)
         self._min_envs = min_envs
         self.envs = envs
         self.agent = agent
@@ -189,7 +191,7 @@ class Collector:
             raise ValueError("all envs must be reset now: leave out options['reset_mask'].")
         if self._is_new and seed is None:
             seed = self.seed
-        if self._flows and self._now is None:
+        if self._groups is not None and self._now is None:
             drain(cast("PartialFleet", self.envs))
         # Engines may take the mask out of the dict.
         observations, infos = self.envs.reset(
@@ -318,7 +320,7 @@ class Collector:
         allowed = self._masks_in(buffers)
         buffers.valid.fill_(True)
         self.statistics.begin_rollout()
-        if self._flows:
+        if self._groups is not None:
             return self._collect_flowing(buffers)
         ask, to_env, step = self._ask, self._port.to_env, self.envs.step
         if self._choose is not None:
@@ -396,10 +398,10 @@ class Collector:
         def ask(place: Place, count: int) -> NDArray[Any]:
             return self._port.to_env(self._ask_some(buffers, place, count))
 
-        if self._min_envs is None:
-            rows.in_halves(ask)
-        else:
+        if self._min_envs is not None:
             rows.as_ready(ask, self._min_envs)
+        elif self._groups is not None:
+            rows.in_groups(ask, self._groups)
         self._now = buffers.arrays[-1]
         if buffers.action_masks is not None:
             self._allowed = buffers.action_masks[-1].numpy()

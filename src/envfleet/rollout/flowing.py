@@ -51,19 +51,22 @@ class PartialFleet(Protocol):
 
 
 def check_flowing(
-    envs: Any, *, overlap: bool, min_envs: int | None, recorder: object | None
-) -> bool:
-    """Whether envs flow, by the options of a collector.
+    envs: Any, *, overlap: bool | int, min_envs: int | None, recorder: object | None
+) -> int | None:
+    """In how many groups envs flow, by the options of a collector; None if they step as one.
+
+    0 is in no groups: whoever is ready.
 
     Raises:
         TypeError: the fleet has no partial batches.
         ValueError: the options do not go together, or not with these envs.
     """
-    if not overlap and min_envs is None:
-        return False
-    asked = "overlap=True" if overlap else f"min_envs={min_envs}"
-    if overlap and min_envs is not None:
-        raise ValueError(f"overlap=True asks for halves: leave out min_envs={min_envs}.")
+    groups = 2 if overlap is True else int(overlap)
+    if not groups and min_envs is None:
+        return None
+    asked = f"overlap={overlap}" if groups else f"min_envs={min_envs}"
+    if groups and min_envs is not None:
+        raise ValueError(f"{asked} asks for groups of envs: leave out min_envs={min_envs}.")
     if not (hasattr(envs, "send") and hasattr(envs, "recv")):
         raise TypeError(
             f"{asked} needs a fleet with send() and recv(), which {type(envs).__name__} has not: "
@@ -74,11 +77,14 @@ def check_flowing(
             f"{asked} and a recorder do not go together: it films between steps of the whole "
             "fleet. Film in an evaluation (record_agent), or collect step by step."
         )
-    if overlap and envs.num_envs < 2:
-        raise ValueError("overlap=True needs 2 envs or more: one half steps while the other waits.")
+    if groups and not 2 <= groups <= envs.num_envs:
+        raise ValueError(
+            f"{asked} needs {max(groups, 2)} envs or more, in 2 groups or more, and there are "
+            f"{envs.num_envs}: one group steps while the agent acts for another."
+        )
     if min_envs is not None and not 1 <= min_envs <= envs.num_envs:
         raise ValueError(f"min_envs must be between 1 and {envs.num_envs}, got {min_envs}")
-    return True
+    return groups
 
 
 def drain(envs: PartialFleet) -> None:
@@ -133,15 +139,17 @@ class FlowingRows:
         ordered = [final for *_, final in sorted(self._finals, key=lambda entry: entry[:2])]
         return [self._form.stack(ordered)] if ordered else []
 
-    def in_halves(self, ask: Ask) -> None:
-        """Act for one half of the envs while the other steps; always the same halves."""
-        count = self._envs.num_envs
-        # Every other env: neighbours share a worker, which then has some of both halves.
-        halves = [(np.arange(first, count, 2), slice(first, None, 2)) for first in (0, 1)]
-        for ids, columns in halves:
+    def in_groups(self, ask: Ask, count: int) -> None:
+        """Act for one group of envs while the others step; always the same groups."""
+        # Every other env: neighbours share a worker, which then has some of all groups.
+        groups = [
+            (np.arange(first, self._envs.num_envs, count), slice(first, None, count))
+            for first in range(count)
+        ]
+        for ids, columns in groups:
             self._send(ask, (0, columns), ids)
         for t in range(self._steps):
-            for ids, columns in halves:
+            for ids, columns in groups:
                 batch = self._envs.recv(env_ids=ids)
                 observations = batch.observations
                 ended = self._keep((t, columns), np.full(len(ids), t), ids, batch)
