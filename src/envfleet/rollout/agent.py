@@ -32,6 +32,7 @@ class Agent(Protocol):
     - ``get_values(observations) -> values``: preferred where only values are needed;
     - ``choose(observations) -> actions``: actions alone, NumPy arrays both, preferred in rollouts
       on the CPU. The rest is asked for all rows at once, at the end, by
+      ``evaluate_actions(observations, actions) -> (log_probs, values, entropies)`` or by
       ``get_actions_and_values(observations, actions)``: for networks so small that a call costs
       more than what it computes.
     """
@@ -61,7 +62,20 @@ class CleanRLAgent(Protocol):
         ...
 
 
-AnyAgent = Agent | Actor | CleanRLAgent
+class AgentHolder(Protocol):
+    """Stands for an agent, such as the policy that ``envfleet.load`` returns."""
+
+    def as_agent(self) -> Any:
+        """The agent."""
+        ...
+
+
+AnyAgent = Agent | Actor | CleanRLAgent | AgentHolder
+
+
+def resolve(agent: Any) -> Any:
+    """The agent itself, or the one that it stands for."""
+    return agent.as_agent() if _has(agent, "as_agent") else agent
 
 
 def device_of(agent: Any, device: torch.device | str | None) -> torch.device:
@@ -85,7 +99,7 @@ def acting(agent: Any) -> Callable[[Tree], Answer]:
         return lambda observations: _in_our_order(agent.get_action_and_value(observations))
     if not _has(agent, "get_actions_and_values"):
         raise TypeError(
-            f"a {type(agent).__name__} is no agent: it has neither act(observations) nor "
+            f"{type(agent).__name__} is not an agent: it has neither act(observations) nor "
             "get_actions_and_values(observations, actions=None), nor CleanRL's "
             "get_action_and_value(x, action=None)."
         )
@@ -121,16 +135,31 @@ def choosing(agent: Any) -> Callable[[Tree], NDArray[Any]] | None:
     """The function that gives actions alone, if there is one.
 
     Raises:
-        TypeError: the agent could not judge them afterwards.
+        TypeError: the agent could not evaluate them afterwards.
     """
     if not _has(agent, "choose"):
         return None
-    if not _has(agent, "get_actions_and_values"):
-        raise TypeError(
-            f"a {type(agent).__name__} that has choose(observations) needs "
-            "get_actions_and_values(observations, actions) too."
-        )
+    evaluating(agent)
     return agent.choose  # type: ignore[no-any-return]
+
+
+def evaluating(agent: Any) -> Callable[[Tree, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    """The function that gives log-probabilities of actions, and values.
+
+    Raises:
+        TypeError: the agent has no method that does.
+    """
+    if _has(agent, "evaluate_actions"):
+        return lambda observations, actions: agent.evaluate_actions(observations, actions)[:2]
+    if _has(agent, "get_actions_and_values"):
+        return lambda observations, actions: agent.get_actions_and_values(
+            observations, actions=actions
+        )[1:3]
+    raise TypeError(
+        f"{type(agent).__name__} has choose(observations): it needs "
+        "evaluate_actions(observations, actions) or get_actions_and_values(observations, actions) "
+        "too."
+    )
 
 
 def _has(agent: Any, name: str) -> bool:
@@ -244,7 +273,7 @@ def untouched(agent: Any, seed: int | None = None) -> Iterator[None]:
     normalisers and dropout keep still. Random states are torch's, NumPy's and Python's own and
     those of generators that the agent holds. With a seed, what it samples depends on that alone.
     """
-    parts = _parts_of(agent)
+    parts = _parts_of(resolve(agent))
     nets = [part for part in parts if isinstance(part, torch.nn.Module)]
     modes = [(module, module.training) for net in nets for module in net.modules()]
     torches = [(g, g.get_state()) for g in parts if isinstance(g, torch.Generator)]

@@ -10,7 +10,14 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from envfleet.rollout.actions import ActionPort
-from envfleet.rollout.agent import AnyAgent, acting, acting_best, check_actions, device_of
+from envfleet.rollout.agent import (
+    AnyAgent,
+    acting,
+    acting_best,
+    check_actions,
+    device_of,
+    resolve,
+)
 from envfleet.rollout.engine import autoreset_mode_of, restarted
 from envfleet.rollout.nested import ChannelsFirst, ObservationFormat, tree_map
 from envfleet.rollout.statistics import Episode, EpisodeMeter, EpisodeSource
@@ -30,6 +37,7 @@ class Player:
         channels_first: ChannelsFirst = "auto",
         observation_dtype: torch.dtype | None = None,
     ) -> None:
+        agent = resolve(agent)
         self._best = acting_best(agent) if deterministic else None
         self._sample = acting(agent)
         self._envs = envs

@@ -99,30 +99,38 @@ def kind_of(env_id: str) -> dict[str, bool]:
 
 
 def build_fleet(
-    env_id: str, num_envs: int, *, backend: str, on_failure: str, films: bool = False
+    env: str | EnvSpec | Callable[..., gymnasium.Env[Any, Any]],
+    num_envs: int,
+    *,
+    backend: str,
+    on_failure: str,
+    render: bool = False,
 ) -> Any:
-    """A fleet to train or evaluate in; frames are rendered if there are to be ``films``.
+    """A fleet to train or evaluate in, of an id, a spec or a function that builds an env.
 
     An Atari game is an ``AtariEnv`` as it is by default, seen as (4, 84, 84): lives are episodes
-    for the learner, and statistics are of games and their scores.
+    for the learner, and statistics are of games and their scores. Observations are the fleet's own
+    arrays until the next step: collectors copy them.
     """
-    env = find_env(env_id)
+    name = env.id if isinstance(env, EnvSpec) else env
+    env = find_env(env) if isinstance(env, str) else env
     restart = on_failure == "restart"
-    extra: Any = {"render_mode": "rgb_array"} if films else {}
-    if is_atari(env):
-        env = partial(AtariEnv, env_id, channels_first=True)
+    extra: Any = {"render_mode": "rgb_array"} if render else {}
+    if is_atari(env) and isinstance(name, str):
+        env = partial(AtariEnv, name, channels_first=True)
     return make(
         env,
         num_envs,
         backend=backend,
         autoreset_mode="SameStep",
         isolate=restart,
+        copy=False,
         # A crash loop is more than one a second.
         vector_kwargs={"on_failure": "restart", "restarts": (60, 60.0)} if restart else None,
         **extra,
     )
 
 
-def one_filmed(env_id: str) -> Any:
+def one_rendered(env: str | EnvSpec | Callable[..., gymnasium.Env[Any, Any]]) -> Any:
     """One env that renders, in a process of its own."""
-    return build_fleet(env_id, 1, backend="process", on_failure="raise", films=True)
+    return build_fleet(env, 1, backend="process", on_failure="raise", render=True)

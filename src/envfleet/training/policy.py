@@ -145,17 +145,17 @@ class Policy(nn.Module):
         self, observations: Tree, actions: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Actions (new ones, or those given), log-probabilities, values, entropy."""
-        return self.judge(self.features(observations), actions)
-
-    def judge(
-        self, features: Tensor, actions: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The same for features that are ready."""
-        out = self.actor(features)
         if actions is None:
-            actions = self.head.sample(out)
-        values = self.critic(features)[:, 0]
-        return actions, self.head.log_prob(out, actions), values, self.head.entropy(out)
+            actions = self.act(observations)[0]
+        return actions, *self.evaluate_actions(observations, actions)
+
+    def evaluate_actions(
+        self, observations: Tree, actions: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The log-probabilities of actions, values, and entropies."""
+        features = self.features(observations)
+        out, values = self.actor(features), self.critic(features)[:, 0]
+        return self.head.log_prob(out, actions), values, self.head.entropy(out)
 
     def features(self, observations: Tree) -> Tensor:
         """What actor and critic are given."""
