@@ -467,6 +467,37 @@ def test_nobody_starves_behind_others_that_are_always_sent_again(place, pause):
     raise AssertionError(f"some envs starve: {counts}")
 
 
+class TellsNowAndThen(gym.Env):
+    """Has an info in every other step, with the number of that step."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self):
+        self._steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self._steps += 1
+        info = {"note": f"step {self._steps}"} if self._steps % 2 else {}
+        return np.zeros(1, np.float32), float(self._steps), False, False, info
+
+
+def test_infos_are_read_while_other_envs_write_theirs():
+    """Looking at everybody's notes failed within a hundred batches: NumPy saw them change."""
+    with Process([TellsNowAndThen] * 256, workers=2) as envs:
+        envs.reset()
+        envs.send([0] * 256)
+        for _ in range(1500):
+            batch = envs.recv(1)
+            expected = [f"step {r:.0f}" if r % 2 else None for r in batch.rewards]
+            notes = batch.infos.get("note", [None] * len(expected))
+            assert list(notes) == expected
+            envs.send([0] * len(expected), batch.env_ids)
+
+
 def test_infos_are_over_the_batch(engine):
     class Named(CounterEnv):
         def step(self, action):

@@ -292,7 +292,8 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
     def _receive(self, ids: Ids, outstanding: int) -> Batch:
         """Hand the rows of envs that are ready over."""
         flow = self._call.flow
-        if flow.arrivals.has_notes and len(flow.arrivals.views.note_sizes.nonzero()[0]):
+        # Of these rows alone, which are copies: the others' envs may write theirs meanwhile.
+        if flow.arrivals.has_notes and len(flow.arrivals.views.note_sizes[ids].nonzero()[0]):
             flow.arrivals.read_notes(ids)
         if flow.arrivals.failures:
             self._raise_failures(ids)
