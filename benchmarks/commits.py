@@ -11,6 +11,7 @@ is what a step costs beside the envs: 8 envs that do nothing, half of them the c
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import random
 import statistics
@@ -69,13 +70,17 @@ def stepping(env: Any, num_envs: int, **options: Any) -> Iterator[float]:
 def training(env_id: str, name: str, total: int) -> Iterator[float]:
     """Rates of PPO: env steps per second of training, start-up left out, a whole run per turn."""
     from envfleet.training.presets import preset
-    from envfleet.training.run import Run, RunOptions
 
+    try:
+        from envfleet.training.trainer import Run
+    except ImportError:  # older commits
+        from envfleet.training.run import Run  # type: ignore[import-not-found, no-redef]
+    options: Any = importlib.import_module(Run.__module__).RunOptions()
     while True:
         config = replace(preset(env_id, name), total_steps=total)
         with (
             tempfile.TemporaryDirectory() as folder,
-            Run.start(Path(folder) / "run", config, RunOptions()) as run,
+            Run.start(Path(folder) / "run", config, options) as run,
         ):
             start = time.perf_counter()
             run.train()

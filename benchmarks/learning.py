@@ -17,14 +17,14 @@ from pathlib import Path
 from envfleet.rollout.evaluate import evaluate
 from envfleet.training.envs import build_fleet, kind_of
 from envfleet.training.presets import PRESETS, preset
-from envfleet.training.run import Run, RunOptions
+from envfleet.training.trainer import Run
 
 
 def learn(env_id: str, name: str, seed: int) -> tuple[float, float, int]:
     """The mean return of the trained policy, seconds of training, and steps."""
     config = replace(preset(env_id, name, **kind_of(env_id)), seed=seed)
     with tempfile.TemporaryDirectory() as folder:
-        with Run.start(Path(folder) / "run", config, RunOptions()) as run:
+        with Run.start(Path(folder) / "run", config) as run:
             start = time.perf_counter()
             run.train()
             seconds = time.perf_counter() - start

@@ -10,11 +10,11 @@ import json
 import statistics
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 
-from envfleet.training.config import TrainConfig
-from envfleet.training.run import Run, RunOptions
+import envfleet
 
 mpl.use("Agg")
 
@@ -26,29 +26,32 @@ NAMES = {"action_mask": "with masks", None: "without masks"}
 
 def learn(mask_key: str | None, seed: int, steps: int) -> list[tuple[int, float]]:
     """The mean return of the last 100 episodes at each update, and its step."""
-    config = TrainConfig(
-        env_id="Taxi-v4",
-        seed=seed,
-        total_steps=steps,
-        num_envs=16,
-        steps=128,
-        batch_size=256,
-        epochs=4,
-        learning_rate=1e-3,
-        entropy=0.01,
-        mask_key=mask_key,
-    )
     curve: list[tuple[int, float]] = []
 
-    def note(metrics: dict[str, float], step: int) -> None:
-        if "return_mean" in metrics:
-            curve.append((step, round(metrics["return_mean"], 2)))
+    class Note:
+        """Keeps the mean return of every update."""
 
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Run.start(Path(folder) / "run", config, RunOptions(backend="serial")) as run,
-    ):
-        run.train(note)
+        def on_update(self, run: Any, metrics: dict[str, float]) -> None:
+            if "return_mean" in metrics:
+                curve.append((run.steps, round(metrics["return_mean"], 2)))
+
+    with tempfile.TemporaryDirectory() as folder:
+        envfleet.train(
+            "Taxi-v4",
+            total_steps=steps,
+            run_dir=folder,
+            seed=seed,
+            callbacks=[Note()],
+            progress=False,
+            backend="serial",
+            num_envs=16,
+            rollout_steps=128,
+            batch_size=256,
+            epochs=4,
+            learning_rate=1e-3,
+            entropy_coef=0.01,
+            mask_key=mask_key,
+        )
     return curve
 
 

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from envfleet.rollout.evaluate import evaluate
-from envfleet.training.config import TrainConfig
+from envfleet.training.config import RunOptions, TrainConfig
+from envfleet.training.envs import build_fleet
 from envfleet.training.presets import preset
-from envfleet.training.run import Run, RunOptions
+from envfleet.training.trainer import Run
 
 CELLS = [
     ("CartPole-v1", "zoo", 100_000),
@@ -38,8 +39,12 @@ def ours(config: TrainConfig, options: RunOptions | None = None) -> tuple[float,
             start = time.perf_counter()
             run.train()
             seconds = time.perf_counter() - start
-            result = evaluate(run.policy, run.collector.envs, 20, seed=1000 + config.seed)
-        return seconds, result.mean, run.collector.total_steps
+            policy = run.policy
+        with build_fleet(
+            config.env_id, config.num_envs, backend="serial", on_failure="raise"
+        ) as envs:
+            result = evaluate(policy, envs, 20, seed=1000 + config.seed)
+        return seconds, result.mean, run.steps
 
 
 def theirs(config: TrainConfig) -> tuple[float, float, int]:
@@ -55,15 +60,15 @@ def theirs(config: TrainConfig) -> tuple[float, float, int]:
     model = PPO(
         "MlpPolicy",
         envs,
-        n_steps=config.steps,
+        n_steps=config.rollout_steps,
         batch_size=config.batch_size,
         n_epochs=config.epochs,
         learning_rate=scheduled(config.learning_rate, config.learning_rate_schedule),
         gamma=config.gamma,
         gae_lambda=config.gae_lambda,
-        clip_range=scheduled(config.clip, config.clip_schedule),
-        ent_coef=config.entropy,
-        vf_coef=config.value,
+        clip_range=scheduled(config.clip_range, config.clip_range_schedule),
+        ent_coef=config.entropy_coef,
+        vf_coef=config.value_coef,
         max_grad_norm=config.max_grad_norm,
         seed=config.seed,
         device="cpu",

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 PLAN = {"backend": "process", "workers": 2, "caller_steps": True, "reason": "9 us per step"}
-PARTS = {"env": 0.03, "policy": 0.003, "films": 0.001, "collector": 0.004, "update": 0.012}
+PARTS = {"env": 0.03, "policy": 0.003, "videos": 0.001, "collector": 0.004, "update": 0.012}
 LOSSES = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "explained_variance")
 
 
@@ -61,12 +61,12 @@ def make_run(
 
 
 def add_video(folder: Path, name: str, step: int, *, padding: int = 0) -> None:
-    """A GIF of two frames, and its line in films.jsonl."""
+    """A GIF of two frames, and its line in videos.jsonl."""
     (folder / "renders").mkdir(exist_ok=True)
     frames = [Image.new("RGB", (120, 80), colour) for colour in ("navy", "orange")]
     out = io.BytesIO()
     frames[0].save(out, "GIF", save_all=True, append_images=frames[1:], duration=200, loop=0)
     (folder / "renders" / name).write_bytes(out.getvalue() + bytes(padding))
-    with (folder / "films.jsonl").open("a") as file:
+    with (folder / "videos.jsonl").open("a") as file:
         # Absolute, as it was where the run was trained; the folder has moved since.
         file.write(json.dumps({"step": step, "path": f"/elsewhere/renders/{name}"}) + "\n")

@@ -42,7 +42,7 @@ SMALLER = {
 """Numbers of Python blocks that are smaller here, by page."""
 
 QUICKLY = {
-    "train": "--total-steps 512 --num-envs 2 --steps 128 --batch-size 64 --epochs 1",
+    "train": "--total-steps 512 --num-envs 2 --rollout-steps 128 --batch-size 64 --epochs 1",
     "resume": "",
     "eval": "--episodes 2 --num-envs 2",
     "report": "",

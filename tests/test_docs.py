@@ -172,11 +172,11 @@ def test_every_engine_has_a_colour_of_its_own():
     assert len(set(chart.colours(names).values())) == len(names)
 
 
-def test_the_example_makes_films(tmp_path):
-    program = ROOT / "examples" / "film.py"
+def test_the_example_makes_videos(tmp_path):
+    program = ROOT / "examples" / "record.py"
     output = subprocess.run(
         [sys.executable, str(program)], capture_output=True, text=True, check=True, cwd=tmp_path
     ).stdout
-    assert f"films are in {tmp_path}/renders/misc" in output
+    assert f"videos are in {tmp_path}/renders/misc" in output
     names = sorted(path.name for path in (tmp_path / "renders/misc").iterdir())
     assert names == ["fleet.gif", "render_0.gif"]

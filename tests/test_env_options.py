@@ -9,11 +9,14 @@ import gymnasium as gym
 import pytest
 import torch
 
-from envfleet.cli.train import Eval, Resume, Train
+import envfleet
+from envfleet.cli.eval import Eval
+from envfleet.cli.resume import Resume
+from envfleet.cli.train import Train
 from envfleet.training import command
-from envfleet.training.config import TrainConfig
+from envfleet.training.config import RunOptions, TrainConfig
 from envfleet.training.env_options import as_names, as_words, parse_kwargs, with_kwargs
-from envfleet.training.run import Run, RunOptions
+from envfleet.training.trainer import Run
 from envfleet.training.trust import UntrustedError
 
 torch.set_num_threads(1)  # else every later fork is warned of
@@ -139,7 +142,7 @@ class Plus(gym.RewardWrapper):
 CHANGED = TrainConfig(
     env_id="CartPole-v1",
     num_envs=2,
-    steps=32,
+    rollout_steps=32,
     batch_size=32,
     epochs=1,
     total_steps=128,
@@ -176,39 +179,63 @@ def test_runs_keep_them_and_need_trust_to_import_wrappers(tmp_path, capfd, on_fa
     assert Resume(folder, trust=True).run() == 0
 
 
+QUICK = ("--num-envs=2", "--rollout-steps=16", "--batch-size=16", "--total-steps=32", "--epochs=1")
+
+
 def test_the_command_takes_them(tmp_path, capfd):
-    words = {"num_envs": 2, "steps": 16, "batch_size": 16, "total_steps": 32, "epochs": 1}
-    train = Train(
-        "FrozenLake-v1",
-        env_kwargs=("is_slippery=false", "map_name=8x8"),
-        wrappers=("gymnasium.wrappers:FlattenObservation",),
-        mask_key="none",
-        run_dir=tmp_path,
-        name="one",
-        **words,
-    )
-    assert train.run() == 0
+    words = ["FrozenLake-v1", *QUICK, "--run-dir", str(tmp_path), "--name"]
+    wrapped = [
+        "--wrapper",
+        "gymnasium.wrappers:FlattenObservation",
+        "--wrapper",
+        f"{__name__}:Plus",
+    ]
+    chosen = ["--env-kwargs", "is_slippery=false", "map_name=8x8", "--mask-key", "None"]
+    assert Train.parse([*words, "one", *chosen, *wrapped]).run() == 0
     told = json.loads((tmp_path / "FrozenLake-v1" / "one" / "config.json").read_text())["config"]
     assert told["env_kwargs"] == ["is_slippery=false", "map_name=8x8"]
+    assert told["wrappers"] == wrapped[1::2]
     assert told["mask_key"] is None
     capfd.readouterr()
     for change, text in (
-        ({"env_kwargs": ("slippery=false",)}, "did you mean is_slippery?"),
-        ({"wrappers": ("FlattenObservation",)}, "a wrapper is module:callable"),
-        (
-            {"wrappers": ("gymnasium.wrappers:FlattenObs",)},
-            "gymnasium.wrappers:FlattenObservation?",
-        ),
-        ({"wrappers": ("no_such:Wrapper",)}, "No module named 'no_such'"),
+        (["--env-kwargs", "slippery=false"], "did you mean is_slippery?"),
+        (["--wrapper", "FlattenObservation"], "a wrapper is module:callable"),
+        (["--wrapper", "gymnasium.wrappers:FlattenObs"], "wrappers:FlattenObservation?"),
+        (["--wrapper", "no_such:Wrapper"], "No module named 'no_such'"),
     ):
-        assert Train("FrozenLake-v1", run_dir=tmp_path, name="two", **change, **words).run() == 2
+        assert Train.parse([*words, "two", *change]).run() == 2
         assert text in capfd.readouterr().err
     assert not (tmp_path / "FrozenLake-v1" / "two").exists()
+
+
+def test_python_takes_dicts_and_classes(tmp_path):
+    result = envfleet.train(
+        "CartPole-v1",
+        total_steps=64,
+        num_envs=2,
+        rollout_steps=32,
+        batch_size=32,
+        run_dir=tmp_path,
+        env_kwargs={"sutton_barto_reward": True},
+        wrappers=[Plus, Doubled],
+    )
+    told = json.loads((result.folder / "config.json").read_text())["config"]
+    assert told["env_kwargs"] == ["sutton_barto_reward=true"]
+    assert told["wrappers"] == [f"{__name__}:Plus", f"{__name__}:Doubled"]
+    with pytest.raises(UntrustedError, match="for its wrapper"):
+        envfleet.load(result.folder)
+    policy = envfleet.load(result.folder, trust=True)
+    assert policy.act(policy.observation_space.sample()) in policy.action_space
+    with (
+        envfleet.make("CartPole-v1", 2, backend="serial") as envs,
+        pytest.raises(TypeError, match="this fleet is ready"),
+    ):
+        envfleet.train(envs, run_dir=tmp_path, wrappers=[Plus])
 
 
 @pytest.mark.pure
 def test_lines_to_paste_have_them():
     line = command.anew(TrainConfig("Taxi-v4", wrappers=("a:b", "c:d"), mask_key=None))
-    assert line.endswith("--mask-key none --wrapper a:b --wrapper c:d")
+    assert line.endswith("--mask-key None --wrapper a:b --wrapper c:d")
     kwargs = command.anew(TrainConfig("Taxi-v4", env_kwargs=("is_rainy=true", 'x=["y"]')))
     assert kwargs.endswith("""--env-kwargs is_rainy=true 'x=["y"]'""")

@@ -146,7 +146,7 @@ def vector_of(count):
     return SyncVectorEnv([partial(ScriptedEnv, SCRIPTS["both"])] * count)
 
 
-class Film:
+class Video:
     """A recorder that nobody asks."""
 
 
@@ -160,7 +160,7 @@ class Film:
         (partial(fleet, count=1), {"overlap": True}, ValueError, "2 envs or more"),
         (fleet, {"overlap": 4}, ValueError, "4 envs or more"),
         (fleet, {"overlap": -1}, ValueError, "2 groups or more"),
-        (fleet, {"min_envs": 1, "recorder": Film()}, ValueError, "do not go together"),
+        (fleet, {"min_envs": 1, "recorder": Video()}, ValueError, "do not go together"),
     ],
 )
 def test_what_does_not_go_together_is_refused(envs, options, error, text):

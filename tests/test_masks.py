@@ -15,13 +15,14 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 import envfleet
-from envfleet.cli.train import Eval
+from envfleet.cli.eval import Eval
 from envfleet.envs import SendMasks
+from envfleet.rollout.buffer import Batch
 from envfleet.rollout.masks import ActionMasks
-from envfleet.training.config import TrainConfig
+from envfleet.training.config import RunOptions, TrainConfig
 from envfleet.training.policy import Policy
-from envfleet.training.ppo import PPO, losses
-from envfleet.training.run import Run, RunOptions
+from envfleet.training.ppo import PPO, TorchLearner
+from envfleet.training.trainer import Run
 from rollout_envs import ENGINES, MODES, Formula
 
 OURS = [name for name in ENGINES if name != "gymnasium"]
@@ -100,7 +101,7 @@ def policy_of(envs: Any, **options: Any) -> Policy:
 
 def agent_of(envs: Any) -> Any:
     """What trains there: the NumPy path where that can be, which asks for actions first."""
-    return PPO(policy_of(envs), TrainConfig()).agent
+    return PPO(policy_of(envs), TrainConfig()).learner
 
 
 def check_rows(rollout: Any, counts: list[int]) -> None:
@@ -185,7 +186,7 @@ def by_method(render_mode: str | None = None) -> Picky:
 @pytest.mark.parametrize("on_failure", ["raise", "restart"])
 def test_runs_find_the_masks_of_envs_by_themselves(tmp_path, capfd, on_failure):
     config = TrainConfig(
-        "test_masks:by_method", num_envs=2, steps=16, batch_size=16, total_steps=96
+        "test_masks:by_method", num_envs=2, rollout_steps=16, batch_size=16, total_steps=96
     )
     options = RunOptions(on_failure=on_failure, checkpoint_every=2)
     with Run.start(tmp_path / "run", config, options) as run:
@@ -247,7 +248,7 @@ def test_masked_actions_have_no_gradient(several):
     seen = torch.rand(64, 2)
     masks = never.expand(64, -1)
     actions, log_probs, values = policy.act(seen, action_masks=masks)
-    rollout = envfleet.rollout.buffer.Batch(
+    rows = Batch(
         observations=seen,
         actions=actions,
         rewards=torch.zeros(64),
@@ -259,11 +260,9 @@ def test_masked_actions_have_no_gradient(several):
         returns=torch.randn(64),
         action_masks=masks,
     )
-    policy_loss, _, entropy, _, ratio = losses(
-        policy, rollout, policy.features(seen), 0.2, clip_values=False
-    )
-    assert torch.allclose(ratio, torch.ones(64))
-    (policy_loss - entropy).backward()
+    learner = TorchLearner(policy, TrainConfig(entropy_coef=0.1))
+    metrics = learner.step(rows, 0.2, report=True)
+    assert float(metrics.kl) == pytest.approx(0.0, abs=1e-6)  # the ratio is 1
     last = policy.actor[-1]
     assert (last.weight.grad[~never] == 0).all()
     assert (last.bias.grad[~never] == 0).all()
@@ -287,19 +286,18 @@ def test_entropy_and_chances_are_those_of_what_is_allowed():
 
 def test_both_paths_learn_the_same_from_masked_rollouts():
     envs = picky_fleet("serial", "SameStep")
-    config = TrainConfig(batch_size=32, epochs=1, entropy=0.01)
+    config = TrainConfig(batch_size=32, epochs=1, entropy_coef=0.01)
     quick = PPO(policy_of(envs), config)
-    assert quick.agent is not quick.policy
-    slow = PPO(policy_of(envs), config)
-    with envfleet.Collector(envs, quick.agent, 12) as collector:
-        rows = collector.collect().flatten(torch.randn(12, 5), torch.randn(12, 5))
-    chosen = np.arange(32)
-    told = quick.stepper(rows)(chosen, 0.2, True)
-    slow_told = slow._torch_stepper(rows)
-    optimizer = torch.optim.Adam(slow.policy.parameters(), lr=config.learning_rate, eps=1e-5)
-    slow.optimizer = optimizer
-    expected = slow_told(chosen, 0.2, True)
-    np.testing.assert_allclose(np.asarray(told), np.asarray(expected), rtol=1e-3, atol=1e-5)
+    slow = TorchLearner(policy_of(envs), config)
+    assert not isinstance(quick.learner, TorchLearner)
+    with envfleet.Collector(envs, quick.learner, 12) as collector:
+        rollout = collector.collect()
+    advantages, returns = torch.randn(12, 5), torch.randn(12, 5)
+    reports = [
+        learner.step(learner.prepare(rollout).flatten(advantages, returns), 0.2, report=True)
+        for learner in (quick.learner, slow)
+    ]
+    np.testing.assert_allclose(*map(np.asarray, reports), rtol=1e-3, atol=1e-5)
     for one, other in zip(quick.policy.parameters(), slow.policy.parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-5)
 

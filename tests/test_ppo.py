@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 
@@ -15,11 +16,12 @@ from torch import distributions
 import envfleet
 from envfleet.rollout.buffer import Batch
 from envfleet.rollout.nested import ObservationFormat, tree_map
-from envfleet.training.config import TrainConfig
+from envfleet.training.config import RunOptions, TrainConfig
+from envfleet.training.fast.learner import FastLearner
 from envfleet.training.heads import head_of
 from envfleet.training.policy import Normalizer, Policy
-from envfleet.training.ppo import PPO, RewardScale, losses
-from envfleet.training.run import Run, RunOptions
+from envfleet.training.ppo import PPO, RewardScale, TorchLearner
+from envfleet.training.trainer import Run
 from train_envs import Sampler
 
 # Heads
@@ -112,7 +114,7 @@ def test_rewards_are_scaled_by_the_spread_of_discounted_returns():
             self.t += 1
             return np.zeros(1, dtype=np.float32), 100.0, self.t == 5, False, {}
 
-    config = TrainConfig(num_envs=2, steps=20, gamma=0.9)
+    config = TrainConfig(num_envs=2, rollout_steps=20, gamma=0.9)
     policy = Policy(Payer.observation_space, Payer.action_space)
     envs = envfleet.SerialVectorEnv([Payer] * 2, autoreset_mode="SameStep")
     with envfleet.Collector(envs, policy, 20) as collector:
@@ -156,8 +158,6 @@ def small_policy(**options):
 def test_the_losses_are_those_of_the_paper(clip_values):
     policy = small_policy()
     batch = batch_of(policy)
-    found = losses(policy, batch, batch.observations, 0.2, clip_values=clip_values)
-    found = [part.detach() for part in found]
     with torch.no_grad():
         chances = distributions.Categorical(logits=policy.actor(batch.observations))
         values = policy.critic(batch.observations)[:, 0]
@@ -172,62 +172,103 @@ def test_the_losses_are_those_of_the_paper(clip_values):
             moved = min(max(float(values[i] - batch.values[i]), -0.2), 0.2)
             error = max(error, float(batch.values[i] + moved - batch.returns[i]) ** 2)
         value_loss += error
-    assert float(found[0]) == pytest.approx(policy_loss / len(batch), rel=1e-4)
-    assert float(found[1]) == pytest.approx(value_loss / len(batch), rel=1e-4)
-    assert float(found[2]) == pytest.approx(float(chances.entropy().mean()), rel=1e-4)
+    config = TrainConfig(clip_values=clip_values)
+    for learner in learners(policy, config):
+        found = learner.step(batch, 0.2, report=True)
+        assert float(found.policy_loss) == pytest.approx(policy_loss / len(batch), rel=1e-4)
+        assert float(found.value_loss) == pytest.approx(value_loss / len(batch), rel=1e-4)
+        assert float(found.entropy) == pytest.approx(float(chances.entropy().mean()), rel=1e-4)
 
 
-def plain_step(policy, batch, config):
-    """One step of PPO with torch's own gradient, its clipping and its Adam."""
-    optimizer = torch.optim.Adam(policy.parameters(), config.learning_rate, eps=1e-5)
-    for _ in range(3):
-        parts = losses(policy, batch, batch.observations, 0.2, clip_values=config.clip_values)
-        optimizer.zero_grad()
-        (parts[0] + config.value * parts[1] - config.entropy * parts[2]).backward()
-        torch.nn.utils.clip_grad_norm_(policy.parameters(), config.max_grad_norm)
-        optimizer.step()
-    return [float(part.detach()) for part in parts[:3]]
+def learners(policy, config):
+    """Both learners, each with a policy of its own."""
+    one, other = copy.deepcopy(policy), copy.deepcopy(policy)
+    assert FastLearner.fits(policy)
+    generator = np.random.default_rng(0)
+    return TorchLearner(one, config), FastLearner(other, config, generator)
+
+
+class Drift(gym.Env):
+    """Ends by itself and by a time limit; rewards and observations vary."""
+
+    def __init__(self, action_space):
+        self.observation_space = spaces.Box(-9, 9, (4,), np.float32)
+        self.action_space = action_space
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.np_random.normal(size=4).astype(np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        seen = self.np_random.normal(size=4).astype(np.float32)
+        reward = float(seen[0] + np.sum(action))
+        return seen, reward, bool(self.np_random.random() < 0.1), self.t == 12, {}
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("clip_values", [False, True])
 @pytest.mark.parametrize("action", ["discrete", "box"])
 @pytest.mark.parametrize("longest", [0.05, 100.0])
-def test_gradients_by_hand_are_those_of_torch(action, clip_values, activation, longest):
+def test_both_learners_make_the_same_updates(action, clip_values, activation, longest):
+    """Whole updates: the same rollouts, advantages, minibatches and schedules on both ways."""
     space = {"discrete": spaces.Discrete(3), "box": spaces.Box(-1, 1, (2,))}[action]
     config = TrainConfig(
-        learning_rate=1e-2, entropy=0.01, max_grad_norm=longest, clip_values=clip_values
-    )
+        num_envs=4, rollout_steps=16, batch_size=24, epochs=3, learning_rate=1e-2,
+        learning_rate_schedule="linear", clip_range_schedule="linear", entropy_coef=0.01,
+        max_grad_norm=longest, clip_values=clip_values, normalize_rewards=True,
+    )  # fmt: skip
 
     def make():
         torch.manual_seed(0)
-        box = spaces.Box(-1, 1, (4,))
-        return Policy(box, space, hidden=(8, 6), activation=activation, log_std=-0.3)
+        box = spaces.Box(-9, 9, (4,))
+        options = {"activation": activation, "log_std": -0.3, "normalize": True}
+        return PPO(Policy(box, space, hidden=(8, 6), **options), config)
 
-    quick, plain = make(), make()
-    batch = batch_of(plain)
-    ppo = PPO(quick, config)
-    assert ppo.agent is not quick
-    everything = np.arange(len(batch))
-    told = [ppo.stepper(batch)(everything, 0.2, True) for _ in range(3)][-1]
-    expected = plain_step(plain, batch, config)
-    assert told[:3] == pytest.approx(expected, rel=1e-3, abs=1e-5)
-    for one, other in zip(quick.parameters(), plain.parameters(), strict=True):
-        assert torch.allclose(one, other, atol=2e-5)
+    fast, plain = make(), make()
+    plain.learner = TorchLearner(plain.policy, config)
+    assert isinstance(fast.learner, FastLearner)
+    envs = envfleet.SerialVectorEnv([lambda: Drift(space)] * 4, autoreset_mode="SameStep")
+    with envfleet.Collector(envs, fast.learner, 16, seed=1) as collector:
+        for update in range(3):
+            rollout = collector.collect()
+            # One of them has sampled actions with it.
+            plain.generator.bit_generator.state = fast.generator.bit_generator.state
+            ours, theirs = (ppo.update(rollout, update / 3) for ppo in (fast, plain))
+            assert ours == pytest.approx(theirs, rel=2e-3, abs=1e-4)
+    before = make().policy.parameters()
+    for one, other, old in zip(
+        fast.policy.parameters(), plain.policy.parameters(), before, strict=True
+    ):
+        assert torch.allclose(one, other, atol=1e-4)
+        assert not torch.allclose(one, old, atol=1e-3)
+    for one, other in zip(fast.policy.buffers(), plain.policy.buffers(), strict=True):
+        assert torch.equal(one, other)
 
 
-def test_the_general_step_is_the_same_as_well():
-    config = TrainConfig(learning_rate=1e-2, entropy=0.01)
-    policy, plain = small_policy(), small_policy()
-    ppo = PPO(policy, config)
-    ppo.agent = policy
-    ppo.optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2, eps=1e-5)
-    batch = batch_of(plain)
-    for _ in range(3):
-        ppo.stepper(batch)(np.arange(len(batch)), 0.2, True)
-    plain_step(plain, batch, config)
-    for one, other in zip(policy.parameters(), plain.parameters(), strict=True):
-        assert torch.allclose(one, other, atol=1e-5)
+@pytest.mark.parametrize("kind", ["torch", "fast"])
+def test_a_learner_continues_with_its_state(kind):
+    config, policy = TrainConfig(learning_rate=1e-2), small_policy()
+    batch = batch_of(policy)
+
+    def pick(policy):
+        return learners(policy, config)[kind == "fast"]
+
+    whole = pick(policy)
+    for _ in range(4):
+        whole.step(batch, 0.2, report=False)
+    first = pick(policy)
+    for _ in range(2):
+        first.step(batch, 0.2, report=False)
+    second = pick(first._policy if kind == "fast" else first.policy)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    for _ in range(2):
+        second.step(batch, 0.2, report=False)
+    found, wanted = (
+        learner.evaluate_actions(batch.observations, batch.actions) for learner in (second, whole)
+    )
+    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
 @pytest.mark.parametrize("normalize", [False, True])
@@ -255,19 +296,19 @@ def test_an_agent_in_numpy_is_the_policy(action, normalize, seen):
         ),
     }[seen]
     policy = Policy(observed, space, orthogonal=False, normalize=normalize)
-    agent = PPO(policy, TrainConfig()).agent
+    agent = PPO(policy, TrainConfig()).learner
     if normalize:
         policy.learn_scale(rows)
     actions = torch.from_numpy(agent.choose(tree_map(torch.Tensor.numpy, rows)))
     with torch.no_grad():
-        found = agent.get_actions_and_values(rows, actions=actions)
-        expected = policy.get_actions_and_values(rows, actions=actions)
+        found = agent.evaluate_actions(rows, actions)
+        expected = policy.evaluate_actions(rows, actions)
         for one, other in zip(found, expected, strict=True):
             assert one.shape == other.shape
             assert torch.allclose(one, other, atol=1e-4)
         assert torch.allclose(agent.get_values(rows), policy.get_values(rows), atol=1e-5)
     # chosen as often as they should be
-    assert float(-found[1].mean()) == pytest.approx(float(found[3].mean()), abs=0.05)
+    assert float(-found[0].mean()) == pytest.approx(float(found[2].mean()), abs=0.05)
 
 
 def test_an_update_stops_where_the_policy_has_moved_too_far():
@@ -283,7 +324,7 @@ def test_an_update_stops_where_the_policy_has_moved_too_far():
 
     envs = envfleet.SerialVectorEnv([Still] * 4, autoreset_mode="SameStep")
     policy = small_policy()
-    config = TrainConfig(num_envs=4, steps=16, batch_size=16, epochs=50, learning_rate=0.05)
+    config = TrainConfig(num_envs=4, rollout_steps=16, batch_size=16, epochs=50, learning_rate=0.05)
     with envfleet.Collector(envs, policy, 16) as collector:
         rollout = collector.collect()
         told = PPO(policy, replace(config, target_kl=0.01)).update(rollout, 0.0)
@@ -323,11 +364,11 @@ def test_a_short_run_improves_with_every_kind_of_action(name):
     small = spaces.MultiDiscrete([3, 2], dtype=np.int8)
     space = ACTIONS.get(name, small)
     torch.manual_seed(0)
-    config = TrainConfig(num_envs=8, steps=32, batch_size=64, epochs=5, learning_rate=5e-3)
+    config = TrainConfig(num_envs=8, rollout_steps=32, batch_size=64, epochs=5, learning_rate=5e-3)
     envs = envfleet.SerialVectorEnv([lambda: Guess(space)] * 8, autoreset_mode="SameStep")
     policy = Policy(envs.single_observation_space, space, hidden=(32,), log_std=-0.5)
     ppo = PPO(policy, config)
-    with envfleet.Collector(envs, ppo.agent, 32, seed=1) as collector:
+    with envfleet.Collector(envs, ppo.learner, 32, seed=1) as collector:
         before = envfleet.evaluate(policy, envs, 40, seed=2).mean
         collector.reset()
         for _ in range(25):
@@ -425,7 +466,7 @@ def test_large_parts_that_are_flattened_are_warned_of(leaf):
 
 def test_cards_are_learnt_from(tmp_path):
     config = TrainConfig(
-        env_id="Blackjack-v1", num_envs=4, steps=64, batch_size=64, total_steps=512
+        env_id="Blackjack-v1", num_envs=4, rollout_steps=64, batch_size=64, total_steps=512
     )
     with Run.start(tmp_path, config, RunOptions(backend="serial")) as run:
         assert run.policy.actor[0].in_features == 45
@@ -435,13 +476,13 @@ def test_cards_are_learnt_from(tmp_path):
     assert not any(torch.equal(one, other) for one, other in zip(before, after, strict=True))
 
 
-PICTURE = spaces.Box(0, 255, (40, 40, 3), np.uint8)
+IMAGE = spaces.Box(0, 255, (40, 40, 3), np.uint8)
 OBSERVATIONS = {
     "one-leaf": spaces.Dict(o=spaces.Box(-1, 1, (3,))),
-    "one-picture": spaces.Tuple([PICTURE]),
-    "small-picture": spaces.Box(0, 255, (7, 7, 3), np.uint8),
-    "floats-picture": spaces.Box(0, 1, (3, 40, 40), np.float32),
-    "picture-and-vector": spaces.Dict(p=PICTURE, v=spaces.Box(-1, 1, (3,), np.float64)),
+    "one-image": spaces.Tuple([IMAGE]),
+    "small-image": spaces.Box(0, 255, (7, 7, 3), np.uint8),
+    "floats-image": spaces.Box(0, 1, (3, 40, 40), np.float32),
+    "image-and-vector": spaces.Dict(p=IMAGE, v=spaces.Box(-1, 1, (3,), np.float64)),
     "matrix": spaces.Box(-1, 1, (4, 4)),
     "offset": spaces.Discrete(5, start=3),
     "several": spaces.MultiDiscrete([3, 4]),
@@ -455,42 +496,42 @@ OBSERVATIONS = {
 @pytest.mark.parametrize("name", OBSERVATIONS)
 def test_an_update_works_with_every_kind_of_observation(name, normalize):
     space = OBSERVATIONS[name]
-    convolved = "picture" in name and name != "small-picture"
-    if convolved and normalize and name != "picture-and-vector":
+    convolved = "image" in name and name != "small-image"
+    if convolved and normalize and name != "image-and-vector":
         with pytest.raises(ValueError, match="leave normalize_observations off"):
             Policy(space, spaces.Discrete(2), normalize=True)
         return
     policy = Policy(space, spaces.Discrete(2), hidden=(8,), normalize=normalize)
     assert policy.is_image == convolved
-    ppo = PPO(policy, TrainConfig(num_envs=2, steps=8, batch_size=8, epochs=1))
+    ppo = PPO(policy, TrainConfig(num_envs=2, rollout_steps=8, batch_size=8, epochs=1))
     envs = envfleet.SerialVectorEnv([lambda: Sampler(space)] * 2, autoreset_mode="SameStep")
     before = [p.detach().clone() for p in policy.parameters()]
-    floats = name in ("one-leaf", "matrix", "floats-picture")
+    floats = name in ("one-leaf", "matrix", "floats-image")
     options = {"requires_grad_observations": floats}
-    with envfleet.Collector(envs, ppo.agent, 8, **options) as collector:
+    with envfleet.Collector(envs, ppo.learner, 8, **options) as collector:
         ppo.update(collector.collect(), 0.0)
         assert ppo.update(collector.collect(), 0.0)["steps"] == 2
     for one, other in zip(before, policy.parameters(), strict=True):
         assert not torch.equal(one, other)
 
 
-def test_pictures_of_bytes_are_scaled_and_those_of_floats_are_not():
+def test_images_of_bytes_are_scaled_and_those_of_floats_are_not():
     bytes_, floats = (
         Policy(spaces.Box(0, high, (3, 40, 40), dtype), spaces.Discrete(2))
         for high, dtype in ((255, np.uint8), (1, np.float32))
     )
     floats.load_state_dict(bytes_.state_dict())
-    picture = torch.randint(0, 256, (2, 3, 40, 40), dtype=torch.uint8)
-    assert torch.allclose(bytes_.get_values(picture), floats.get_values(picture / 255.0))
+    image = torch.randint(0, 256, (2, 3, 40, 40), dtype=torch.uint8)
+    assert torch.allclose(bytes_.get_values(image), floats.get_values(image / 255.0))
 
 
 def test_a_rollout_without_a_valid_row_teaches_nothing():
     space = spaces.Box(-1, 1, (4,))
-    config = TrainConfig(num_envs=2, steps=4, normalize_rewards=True)
+    config = TrainConfig(num_envs=2, rollout_steps=4, normalize_rewards=True)
     policy = Policy(space, spaces.Discrete(2), normalize=True)
     ppo = PPO(policy, config)
     envs = envfleet.SerialVectorEnv([lambda: Sampler(space)] * 2, autoreset_mode="SameStep")
-    with envfleet.Collector(envs, ppo.agent, 4) as collector:
+    with envfleet.Collector(envs, ppo.learner, 4) as collector:
         rollout = collector.collect()
     before = {k: v.clone() for k, v in policy.state_dict().items()}
     told = ppo.update(replace(rollout, valid=torch.zeros_like(rollout.valid)), 0.0)

@@ -1,4 +1,4 @@
-"""Films: opened again and looked at; and nothing that happens to the encoder stops training."""
+"""Videos: opened again and looked at; and nothing that happens to the encoder stops training."""
 
 from __future__ import annotations
 
@@ -87,52 +87,52 @@ def fleet(engine="serial", count=2, mode="NextStep", **kwargs):
 
 
 def frames_of(path):
-    """Every frame of a film, as RGB, and how long each is shown, in milliseconds."""
+    """Every frame of a video, as RGB, and how long each is shown, in milliseconds."""
     if path.suffix == ".mp4":
-        with av.open(str(path)) as film:
-            decoded = list(film.decode(video=0))
-            count = len(decoded) - max(1, round(film.streams.video[0].base_rate)) + 1
-            end = film.duration / 1e6
+        with av.open(str(path)) as video:
+            decoded = list(video.decode(video=0))
+            count = len(decoded) - max(1, round(video.streams.video[0].base_rate)) + 1
+            end = video.duration / 1e6
         frames = [frame.to_ndarray(format="rgb24") for frame in decoded]
         for again in frames[count:]:  # held, by being shown again
             assert np.abs(again.astype(int) - frames[count - 1]).mean() < 3
         times = [float(frame.time) for frame in decoded[:count]]
         return frames[:count], (1000 * np.diff([*times, end])).tolist()
-    with Image.open(path) as film:
-        assert film.info["loop"] == 0
+    with Image.open(path) as video:
+        assert video.info["loop"] == 0
         frames, shown = [], []
-        for i in range(film.n_frames):
-            film.seek(i)
-            frames.append(np.asarray(film.convert("RGB")))
-            shown.append(film.info["duration"])
+        for i in range(video.n_frames):
+            video.seek(i)
+            frames.append(np.asarray(video.convert("RGB")))
+            shown.append(video.info["duration"])
     return frames, shown
 
 
 def steps_shown(path):
-    """Of each frame the step that it shows, and the film's episode."""
+    """Of each frame the step that it shows, and the video's episode."""
     frames, _ = frames_of(path)
     middle = [frame[frame.shape[0] * 3 // 4, frame.shape[1] // 2] for frame in frames]
     return [round(int(m[0]) / 20) for m in middle], round(int(middle[0][1]) / 40)
 
 
-def films_in(folder):
+def videos_in(folder):
     return sorted(folder.glob("render_*"), key=lambda path: int(path.stem.split("_")[1]))
 
 
-# What is in a film
+# What is in a video
 
 
 @pytest.mark.parametrize("suffix", ["gif", "mp4"])
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("engine", ["serial", "process", "caller"])
-def test_a_film_is_a_whole_episode_with_its_last_frame(tmp_path, engine, mode, suffix):
+def test_a_video_is_a_whole_episode_with_its_last_frame(tmp_path, engine, mode, suffix):
     recorder = Recorder(tmp_path, every_episodes=2, format=suffix, overlay=False)
     with Collector(fleet(engine, mode=mode), Coin(), 4, recorder=recorder) as collector:
         for _ in range(3):
             collector.collect()
-    films = films_in(tmp_path)
-    assert [steps_shown(path) for path in films[:2]] == [([0, 1, 2, 3], 0), ([0, 1, 2, 3], 2)]
-    assert {path.suffix for path in films} == {f".{suffix}"}
+    videos = videos_in(tmp_path)
+    assert [steps_shown(path) for path in videos[:2]] == [([0, 1, 2, 3], 0), ([0, 1, 2, 3], 2)]
+    assert {path.suffix for path in videos} == {f".{suffix}"}
     assert not list(tmp_path.glob(".*"))
 
 
@@ -140,12 +140,12 @@ def test_a_film_is_a_whole_episode_with_its_last_frame(tmp_path, engine, mode, s
     ("mode", "shown"),
     [("NextStep", [0, 1, 2, 3]), ("SameStep", [0, 1, 2]), ("Disabled", [0, 1, 2, 3])],
 )
-def test_other_engines_are_filmed_as_far_as_they_show(tmp_path, mode, shown):
+def test_other_engines_are_recorded_as_far_as_they_show(tmp_path, mode, shown):
     envs = SyncVectorEnv([Screen] * 2, autoreset_mode=mode)
     recorder = Recorder(tmp_path, env_ids=[1], overlay=False)
     with Collector(envs, Coin(), 8, recorder=recorder) as collector:
         collector.collect()
-    assert steps_shown(films_in(tmp_path)[0]) == (shown, 0)
+    assert steps_shown(videos_in(tmp_path)[0]) == (shown, 0)
 
 
 @pytest.mark.parametrize("infos", ["all", "final", "none"])
@@ -155,11 +155,11 @@ def test_the_last_frame_does_not_depend_on_which_infos_travel(tmp_path, infos):
     )
     with Collector(envs, Coin(), 5, recorder=Recorder(tmp_path, overlay=False)) as collector:
         collector.collect()
-    assert steps_shown(films_in(tmp_path)[0]) == ([0, 1, 2, 3], 0)
+    assert steps_shown(videos_in(tmp_path)[0]) == ([0, 1, 2, 3], 0)
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_only_filmed_envs_render_and_only_while_they_are_filmed(tmp_path, mode):
+def test_only_recorded_envs_render_and_only_while_they_are_recorded(tmp_path, mode):
     recorder = Recorder(tmp_path, env_ids=[2])
     with Collector(fleet(count=3, mode=mode), Coin(), 40, recorder=recorder) as collector:
         collector.collect()
@@ -190,11 +190,11 @@ class Canvas(Screen):
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("engine", ["serial", "process"])
-def test_an_env_that_draws_over_its_last_frame_is_filmed_right(tmp_path, engine, mode):
+def test_an_env_that_draws_over_its_last_frame_is_recorded_right(tmp_path, engine, mode):
     envs = ENGINES[engine]([partial(Canvas, length=6)] * 2, autoreset_mode=mode)
     with Collector(envs, Coin(), 9, recorder=Recorder(tmp_path, overlay=False)) as collector:
         collector.collect()
-    assert steps_shown(films_in(tmp_path)[0])[0] == list(range(7))
+    assert steps_shown(videos_in(tmp_path)[0])[0] == list(range(7))
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
@@ -203,7 +203,7 @@ def test_wrappers_around_a_fleet_do_not_matter(tmp_path, mode):
     with Collector(envs, Coin(), 9, recorder=Recorder(tmp_path, overlay=False)) as collector:
         collector.collect()
         assert collector.envs.env.get_attr("renders") == (4, 0, 0)
-    assert steps_shown(films_in(tmp_path)[0])[0] == [0, 1, 2, 3]
+    assert steps_shown(videos_in(tmp_path)[0])[0] == [0, 1, 2, 3]
 
 
 def test_the_mode_of_an_engine_that_does_not_say_it_is_the_collectors(tmp_path):
@@ -212,11 +212,11 @@ def test_the_mode_of_an_engine_that_does_not_say_it_is_the_collectors(tmp_path):
     recorder = Recorder(tmp_path, overlay=False)
     with Collector(envs, Coin(), 9, autoreset_mode="SameStep", recorder=recorder) as collector:
         collector.collect()
-    assert steps_shown(films_in(tmp_path)[0])[0] == [0, 1, 2]
+    assert steps_shown(videos_in(tmp_path)[0])[0] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
-    ("picture", "pixel"),
+    ("image", "pixel"),
     [
         (np.full((8, 8), 200, dtype=np.uint8), (200, 200, 200)),
         (np.full((8, 8, 1), 200.0), (200, 200, 200)),
@@ -226,35 +226,35 @@ def test_the_mode_of_an_engine_that_does_not_say_it_is_the_collectors(tmp_path):
         ([[[10, 20, 30]] * 8] * 8, (10, 20, 30)),
     ],
 )
-def test_pictures_of_all_kinds_become_frames(picture, pixel):
-    frame = as_frame(picture)
+def test_images_of_all_kinds_become_frames(image, pixel):
+    frame = as_frame(image)
     assert frame.shape == (8, 8, 3)
     assert frame.dtype == np.uint8
     assert tuple(frame[3, 3]) == pixel
 
 
-@pytest.mark.parametrize("picture", [None, np.zeros(5), np.zeros((4, 4, 7)), "text"])
+@pytest.mark.parametrize("image", [None, np.zeros(5), np.zeros((4, 4, 7)), "text"])
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_what_is_no_picture_ends_recording_and_not_training(tmp_path, picture, mode):
+def test_what_is_no_image_ends_recording_and_not_training(tmp_path, image, mode):
     class Odd(Screen):
         def render(self):
-            return picture if self.t else super().render()
+            return image if self.t else super().render()
 
     envs = envfleet.SerialVectorEnv([Odd], autoreset_mode=mode)
     with Collector(envs, Coin(), 9, recorder=Recorder(tmp_path)) as collector:
         with pytest.warns(UserWarning, match="recording has stopped, and training goes on: env 0"):
             collector.collect()
         assert collector.collect().valid.any()
-    assert len(films_in(tmp_path)) == 1  # what there was of it
+    assert len(videos_in(tmp_path)) == 1  # what there was of it
 
 
 def test_frames_of_another_size_are_fitted(tmp_path):
     for suffix in ("gif", "mp4"):
-        writer = open_writer(tmp_path / f"film.{suffix}", 20)
+        writer = open_writer(tmp_path / f"video.{suffix}", 20)
         for i, size in enumerate((8, 12, 6)):
             writer.add(i, np.full((size, size, 3), 90, dtype=np.uint8))
         writer.close()
-        frames, _ = frames_of(tmp_path / f"film.{suffix}")
+        frames, _ = frames_of(tmp_path / f"video.{suffix}")
         assert [frame.shape for frame in frames] == [(8, 8, 3)] * 3
 
 
@@ -265,7 +265,7 @@ def test_the_return_is_drawn_on_the_frames(tmp_path):
         recorder = Recorder(folder, overlay=overlay)
         with Collector(envs, Coin(), 4, recorder=recorder) as collector:
             collector.collect()
-        frames, _ = frames_of(films_in(folder)[0])
+        frames, _ = frames_of(videos_in(folder)[0])
         texts = [(f[:30, :150, 1] > 150).sum() for f in frames]
         assert all(count > 50 for count in texts) if overlay else not any(texts)
     expected = prepare(np.zeros((200, 300, 3), dtype=np.uint8), ["Return: 1.25"], 1.0)
@@ -273,13 +273,13 @@ def test_the_return_is_drawn_on_the_frames(tmp_path):
     assert np.abs(shown - expected[:30, :150, 1]).mean() < 2
 
 
-def test_films_can_be_smaller_and_shorter(tmp_path):
+def test_videos_can_be_smaller_and_shorter(tmp_path):
     recorder = Recorder(tmp_path, scale=0.5, frame_skip=2, max_frames=4, overlay=False)
     with Collector(fleet(length=12), Coin(), 20, recorder=recorder) as collector:
         collector.collect()
-    frames, shown = frames_of(films_in(tmp_path)[0])
+    frames, shown = frames_of(videos_in(tmp_path)[0])
     assert frames[0].shape == (20, 30, 3)
-    assert steps_shown(films_in(tmp_path)[0])[0] == [0, 2, 4, 6]
+    assert steps_shown(videos_in(tmp_path)[0])[0] == [0, 2, 4, 6]
     assert shown[:3] == [40, 40, 40]  # as fast as life: 50 steps per second
 
 
@@ -287,7 +287,7 @@ def test_odd_sizes_become_even_in_an_mp4(tmp_path):
     recorder = Recorder(tmp_path, format="mp4")
     with Collector(fleet(size=(41, 59)), Coin(), 4, recorder=recorder) as collector:
         collector.collect()
-    assert frames_of(films_in(tmp_path)[0])[0][0].shape == (42, 60, 3)
+    assert frames_of(videos_in(tmp_path)[0])[0][0].shape == (42, 60, 3)
 
 
 # When
@@ -298,25 +298,25 @@ def test_every_steps_counts_the_steps_of_the_fleet(tmp_path):
     with Collector(fleet(mode="SameStep"), Coin(), 40, recorder=recorder) as collector:
         collector.collect()  # 80 steps, episodes of 3
     # The steps 20, 40, ... are in the 10th, 20th, ... step of each env.
-    episodes = [steps_shown(path)[1] for path in films_in(tmp_path)]
+    episodes = [steps_shown(path)[1] for path in videos_in(tmp_path)]
     assert episodes[:2] == [0, 4]
     assert len(episodes) == 4  # the one for step 80 would begin after it
 
 
 def test_recording_can_be_off(tmp_path):
-    recorder = Recorder(tmp_path / "films", every_steps=0)
+    recorder = Recorder(tmp_path / "videos", every_steps=0)
     with Collector(fleet(), Coin(), 20, recorder=recorder) as collector:
         collector.collect()
         assert collector.envs.get_attr("renders") == (0, 0)
-    assert not (tmp_path / "films").exists()
+    assert not (tmp_path / "videos").exists()
 
 
-def test_films_are_numbered_on_and_none_is_overwritten(tmp_path):
+def test_videos_are_numbered_on_and_none_is_overwritten(tmp_path):
     for _ in range(2):
         recorder = Recorder(tmp_path, env_ids=[0, 1])
         with Collector(fleet(), Coin(), 4, recorder=recorder) as collector:
             collector.collect()
-    assert [path.name for path in films_in(tmp_path)] == [f"render_{i}.gif" for i in range(4)]
+    assert [path.name for path in videos_in(tmp_path)] == [f"render_{i}.gif" for i in range(4)]
 
 
 def test_two_recorders_in_one_folder_do_not_meet(tmp_path):
@@ -329,26 +329,26 @@ def test_two_recorders_in_one_folder_do_not_meet(tmp_path):
             collector.collect()
     for collector in collectors:
         collector.close()
-    assert [steps_shown(path)[0] for path in films_in(tmp_path)] == [list(range(6))] * 2
+    assert [steps_shown(path)[0] for path in videos_in(tmp_path)] == [list(range(6))] * 2
 
 
 def test_a_recorder_is_for_one_fleet(tmp_path):
     recorder = Recorder(tmp_path)
     Collector(fleet(), Coin(), 3, recorder=recorder).close()
-    with fleet() as envs, pytest.raises(ValueError, match="films one fleet, once"):
+    with fleet() as envs, pytest.raises(ValueError, match="records one fleet, once"):
         Collector(envs, Coin(), 3, recorder=recorder)
 
 
 def test_a_tracker_that_fails_is_one_warning(tmp_path):
     class Failing(Names):
-        def film(self, path, step):
+        def video(self, path, step):
             raise OSError("no more")
 
     envs = fleet("process")
     recorder = Recorder(tmp_path, every_episodes=1, tracker=Failing())
     collector = Collector(envs, Coin(), 12, recorder=recorder)
     collector.collect()
-    with pytest.warns(UserWarning, match="did not take the film") as caught:
+    with pytest.warns(UserWarning, match="did not take the video") as caught:
         collector.close()
     assert len(caught) == 1
     assert envs.closed
@@ -358,21 +358,21 @@ class Names:
     project, run = "games", "first"
 
     def __init__(self):
-        self.films = []
+        self.videos = []
 
-    def film(self, path, step):
-        self.films.append((path, step, path.exists()))
+    def video(self, path, step):
+        self.videos.append((path, step, path.exists()))
 
 
-def test_a_tracker_names_the_folder_and_is_told_of_films(tmp_path, monkeypatch):
+def test_a_tracker_names_the_folder_and_is_told_of_videos(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tracker = Names()
     recorder = Recorder(every_steps=10, tracker=tracker)
     with Collector(fleet(), Coin(), 12, recorder=recorder) as collector:
         collector.collect()
-    paths = [path for path, _, exists in tracker.films if exists]
-    assert paths == films_in(tmp_path / "renders/games/first")
-    assert [step for _, step, _ in tracker.films][:2] == [0, 12]
+    paths = [path for path, _, exists in tracker.videos if exists]
+    assert paths == videos_in(tmp_path / "renders/games/first")
+    assert [step for _, step, _ in tracker.videos][:2] == [0, 12]
     assert Recorder().folder == tmp_path / "renders/misc"
     tracker.project, tracker.run = "../up", "/abs"
     assert Recorder(tracker=tracker).folder == tmp_path / "renders/_up/_abs"
@@ -382,18 +382,18 @@ def test_a_tracker_names_the_folder_and_is_told_of_films(tmp_path, monkeypatch):
 def test_the_default_speed_is_the_envs_own(tmp_path, suffix):
     with Collector(fleet(), Coin(), 4, recorder=Recorder(tmp_path, format=suffix)) as collector:
         collector.collect()
-    _, shown = frames_of(films_in(tmp_path)[0])
+    _, shown = frames_of(videos_in(tmp_path)[0])
     assert shown[:3] == pytest.approx([20, 20, 20])
 
 
 @pytest.mark.parametrize("fps", [20, 24, 30, 50, 60, 125])
 def test_a_gif_is_as_fast_as_it_should_be_on_average(tmp_path, fps):
-    writer = GifWriter(tmp_path / "film.gif", fps)
+    writer = GifWriter(tmp_path / "video.gif", fps)
     count = 151
     for i in range(count):
         writer.add(i, np.full((8, 8, 3), i, dtype=np.uint8))
     writer.close()
-    frames, shown = frames_of(tmp_path / "film.gif")
+    frames, shown = frames_of(tmp_path / "video.gif")
     assert min(shown) >= 20
     assert frames[-1][0, 0, 0] == pytest.approx(count - 1, abs=4)  # the last one is never skipped
     stride = gif_stride(fps)
@@ -459,11 +459,11 @@ def test_training_does_not_wait_for_a_stopped_encoder(tmp_path, caplog):
         with caplog.at_level(logging.WARNING, "envfleet"):
             collector.close()
     assert "which were dropped" in caplog.text
-    frames, _ = frames_of(films_in(tmp_path)[0])
+    frames, _ = frames_of(videos_in(tmp_path)[0])
     # What waited: 256 MiB are 357 frames of this size. A few had gone to the encoder before.
     assert 300 < len(frames) < 400
     # What is there is shown at its time.
-    assert steps_shown(films_in(tmp_path)[0])[0][:12] == list(range(12))
+    assert steps_shown(videos_in(tmp_path)[0])[0][:12] == list(range(12))
 
 
 def test_a_full_disk_is_one_warning_and_training_goes_on(tmp_path):
@@ -482,7 +482,7 @@ def test_a_full_disk_is_one_warning_and_training_goes_on(tmp_path):
     told = [str(w.message) for w in caught if "recording has stopped" in str(w.message)]
     assert len(told) == 1
     assert "File too large" in told[0]
-    assert not films_in(tmp_path)
+    assert not videos_in(tmp_path)
     assert not list(tmp_path.glob(".render*"))
 
 
@@ -521,8 +521,8 @@ while True:
 
 @pytest.mark.parametrize("suffix", ["gif", "mp4"])
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGKILL"])
-def test_a_program_that_is_ended_leaves_a_film_that_plays(tmp_path, name, suffix):
-    folder = tmp_path / "films"
+def test_a_program_that_is_ended_leaves_a_video_that_plays(tmp_path, name, suffix):
+    folder = tmp_path / "videos"
     program = PROGRAM.format(tests=str(Path(__file__).parent), folder=str(folder), suffix=suffix)
     errors = (tmp_path / "errors.txt").open("w+")
     process = subprocess.Popen(
@@ -537,8 +537,8 @@ def test_a_program_that_is_ended_leaves_a_film_that_plays(tmp_path, name, suffix
     os.killpg(process.pid, getattr(signal, name))
     process.wait(20)
     process.stdout.close()
-    wait_until(lambda: len(films_in(folder)) == 2)
-    for path in films_in(folder):
+    wait_until(lambda: len(videos_in(folder)) == 2)
+    for path in videos_in(folder):
         assert len(frames_of(path)[0]) > 50
     wait_until(lambda: not list(folder.glob(".*")))
     errors.seek(0)
@@ -546,7 +546,7 @@ def test_a_program_that_is_ended_leaves_a_film_that_plays(tmp_path, name, suffix
     errors.close()
 
 
-def test_a_replaced_worker_ends_the_film_of_its_env(tmp_path):
+def test_a_replaced_worker_ends_the_video_of_its_env(tmp_path):
     envs = envfleet.ProcessVectorEnv(
         [partial(Screen, length=9)] * 2,
         workers=2,
@@ -560,9 +560,9 @@ def test_a_replaced_worker_ends_the_film_of_its_env(tmp_path):
         os.kill(envs.processes[0].pid, signal.SIGKILL)
         for _ in range(6):
             collector.collect()
-    films = [steps_shown(path)[0] for path in films_in(tmp_path)]
-    assert films[0] == list(range(5))
-    assert films[1] == list(range(10))  # the new worker keeps last frames too
+    videos = [steps_shown(path)[0] for path in videos_in(tmp_path)]
+    assert videos[0] == list(range(5))
+    assert videos[1] == list(range(10))  # the new worker keeps last frames too
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
@@ -588,9 +588,9 @@ def test_a_restart_at_any_moment_is_survived_with_a_recorder_too(tmp_path, kill_
     with Collector(envs, KillOnce(), 16, recorder=recorder) as collector:
         collector.collect()
         assert recorder.is_on
-    films = [steps_shown(path)[0] for path in films_in(tmp_path)]
-    assert films[-2] == [0, 1, 2, 3]
-    assert all(film == list(range(len(film))) for film in films)
+    videos = [steps_shown(path)[0] for path in videos_in(tmp_path)]
+    assert videos[-2] == [0, 1, 2, 3]
+    assert all(video == list(range(len(video))) for video in videos)
 
 
 def test_a_worker_that_dies_while_rendering_ends_recording_and_not_training(tmp_path):
@@ -649,7 +649,7 @@ def test_a_last_frame_that_fails_costs_no_step(engine, infos):
         ]
 
 
-def test_a_last_frame_that_fails_is_told_once_and_filming_goes_on(tmp_path):
+def test_a_last_frame_that_fails_is_told_once_and_recording_goes_on(tmp_path):
     recorder = Recorder(tmp_path, every_episodes=1, overlay=False)
     with Collector(broken_fleet(at=3), Coin(), 9, recorder=recorder) as collector:
         with pytest.warns(UserWarning, match="lacks its last frame.*OSError: no display") as caught:
@@ -657,7 +657,7 @@ def test_a_last_frame_that_fails_is_told_once_and_filming_goes_on(tmp_path):
         assert len(caught) == 1
         collector.collect()
         assert recorder.is_on
-    assert [steps_shown(path)[0] for path in films_in(tmp_path)][:3] == [[0, 1, 2]] * 3
+    assert [steps_shown(path)[0] for path in videos_in(tmp_path)][:3] == [[0, 1, 2]] * 3
 
 
 def way_render(collector, recorder):
@@ -827,7 +827,7 @@ def test_a_worker_that_dies_while_rendering_is_not_said_to_go_on(tmp_path):
         collector.collect()
 
 
-def test_envs_that_are_filmed_together_stop_together(tmp_path):
+def test_envs_that_are_recorded_together_stop_together(tmp_path):
     recorder = Recorder(tmp_path, env_ids=[0, 1, 2])
     envs = broken_fleet(mode="NextStep", at=2, count=3)
     with Collector(envs, Coin(), 9, recorder=recorder) as collector:
@@ -835,7 +835,7 @@ def test_envs_that_are_filmed_together_stop_together(tmp_path):
             collector.collect()
         assert len(caught) == 1
         assert collector.collect().valid.any()
-    assert len(films_in(tmp_path)) == 3
+    assert len(videos_in(tmp_path)) == 3
 
 
 @pytest.mark.parametrize(
@@ -912,7 +912,7 @@ def test_what_has_no_room_for_a_text_stays_as_it_is():
 @pytest.mark.parametrize("suffix", ["gif", "mp4"])
 @pytest.mark.parametrize("fps", [0.5, 5, 15, 29.97, 60])
 def test_the_last_frame_is_held_for_a_second(tmp_path, suffix, fps):
-    path = tmp_path / f"film.{suffix}"
+    path = tmp_path / f"video.{suffix}"
     writer = open_writer(path, fps)
     for i in range(5):
         writer.add(i, np.full((16, 16, 3), 50 * i, dtype=np.uint8))
@@ -921,8 +921,8 @@ def test_the_last_frame_is_held_for_a_second(tmp_path, suffix, fps):
         return  # a frame takes longer anyway
     _, shown = frames_of(path)
     assert 950 <= shown[-1] <= 1050
-    with av.open(str(path)) as film:
-        assert sum(shown) / 1000 == pytest.approx(film.duration / 1e6, abs=0.06)
+    with av.open(str(path)) as video:
+        assert sum(shown) / 1000 == pytest.approx(video.duration / 1e6, abs=0.06)
 
 
 @pytest.mark.parametrize(
@@ -964,11 +964,11 @@ def test_wrappers_that_skip_frames_are_counted():
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("suffix", ["gif", "mp4"])
-def test_an_agent_is_filmed_in_the_whole_fleet(tmp_path, suffix, mode):
+def test_an_agent_is_recorded_in_the_whole_fleet(tmp_path, suffix, mode):
     fns = [partial(Screen, length) for length in (2, 5, 3)]
     with envfleet.SerialVectorEnv(fns, autoreset_mode=mode) as envs:
         path = record_agent(
-            Coin(), envs, episodes=1, path=tmp_path / f"film.{suffix}", overlay=False
+            Coin(), envs, episodes=1, path=tmp_path / f"video.{suffix}", overlay=False
         )
     frames, _ = frames_of(path)
     assert frames[0].shape == (82, 122, 3)  # two by two
@@ -996,7 +996,7 @@ def test_frames_can_be_had_as_they_are():
     assert [round(frame[0, 0, 0] / 20) for frame in frames[0]] == [0, 2, 0, 1]
 
 
-def test_filming_leaves_no_trace_in_training(tmp_path):
+def test_recording_leaves_no_trace_in_training(tmp_path):
     class Inner:
         def __init__(self):
             self.nets = [torch.nn.BatchNorm1d(2)]
@@ -1018,10 +1018,10 @@ def test_filming_leaves_no_trace_in_training(tmp_path):
     state = torch.get_rng_state()
     others = random.getstate(), np.random.get_state()[1].tolist()
     with fleet() as envs:
-        record_agent(agent, envs, steps=5, path=tmp_path / "film.gif")
-        record_agent(agent, envs, steps=5, path=tmp_path / "film.gif", deterministic=True)
+        record_agent(agent, envs, steps=5, path=tmp_path / "video.gif")
+        record_agent(agent, envs, steps=5, path=tmp_path / "video.gif", deterministic=True)
         normalized = NormalizeObservation(envs)
-        record_agent(agent, normalized, steps=3, path=tmp_path / "film.gif")
+        record_agent(agent, normalized, steps=3, path=tmp_path / "video.gif")
     assert normalized.obs_rms.count < 1
     assert normalized.update_running_mean
     assert torch.equal(state, torch.get_rng_state())
@@ -1034,7 +1034,7 @@ def test_filming_leaves_no_trace_in_training(tmp_path):
 
 def test_a_bar_shows_how_far_it_is(tmp_path, capsys):
     with fleet() as envs:
-        record_agent(Coin(), envs, steps=7, path=tmp_path / "film.gif", progress=True)
+        record_agent(Coin(), envs, steps=7, path=tmp_path / "video.gif", progress=True)
     assert "7/7" in capsys.readouterr().err
 
 
@@ -1048,23 +1048,23 @@ def test_a_bar_shows_how_far_it_is(tmp_path, capsys):
         {"steps": 3, "render_every": 0},
     ],
 )
-def test_how_long_to_film_must_be_said_once(options):
+def test_how_long_to_record_must_be_said_once(options):
     with fleet() as envs, pytest.raises(ValueError, match="either steps or episodes"):
         record_agent(Coin(), envs, **options)
 
 
-def test_a_film_has_an_ending_that_is_known(tmp_path):
+def test_a_video_has_an_ending_that_is_known(tmp_path):
     with fleet() as envs, pytest.raises(ValueError, match=r"a \.gif or \.mp4 file"):
-        record_agent(Coin(), envs, steps=3, path=tmp_path / "film.avi")
+        record_agent(Coin(), envs, steps=3, path=tmp_path / "video.avi")
     with pytest.raises(ValueError, match=r"a \.gif or \.mp4 file"):
-        open_writer(tmp_path / "film.avi", 30)
+        open_writer(tmp_path / "video.avi", 30)
     assert not list(tmp_path.iterdir())
 
 
 def test_frames_of_a_grid_may_differ_in_size():
-    picture = tile([np.full((2 + i, 3, 3), i + 1, dtype=np.uint8) for i in range(3)])
-    assert picture.shape == (10, 8, 3)
-    corners = [picture[y, x, 0] for y, x in itertools.product((0, 6), (0, 5))]
+    image = tile([np.full((2 + i, 3, 3), i + 1, dtype=np.uint8) for i in range(3)])
+    assert image.shape == (10, 8, 3)
+    corners = [image[y, x, 0] for y, x in itertools.product((0, 6), (0, 5))]
     assert corners == [1, 2, 3, GREY]
 
 
@@ -1072,9 +1072,9 @@ def test_frames_of_a_grid_may_differ_in_size():
 @pytest.mark.parametrize("background", [0, 255])
 def test_frames_of_a_grid_have_gaps_that_can_be_seen(size, background):
     tiles = [np.full((*size, 3), background, dtype=np.uint8)] * 6
-    picture = tile(tiles).astype(int)
-    seam = np.abs(picture - background).min(axis=(0, 2)) > 60  # columns that are no tile's
+    image = tile(tiles).astype(int)
+    seam = np.abs(image - background).min(axis=(0, 2)) > 60  # columns that are no tile's
     gap = np.flatnonzero(seam)
-    assert picture.shape[1] == 3 * size[1] + len(gap)
+    assert image.shape[1] == 3 * size[1] + len(gap)
     assert 4 <= len(gap) <= 20
     assert not seam[[0, -1]].any()

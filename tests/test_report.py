@@ -234,7 +234,7 @@ def test_only_videos_of_the_runs_own_folder_are_shown(tmp_path):
     (folder / "renders" / "link.gif").symlink_to(other / "renders" / "theirs.gif")
     (folder / "renders" / "text.gif").write_text("secret")
     (tmp_path / "secret.mp4").write_bytes(b"\0\0\0\0ftypsecret")
-    with (folder / "films.jsonl").open("a") as file:
+    with (folder / "videos.jsonl").open("a") as file:
         for path in (tmp_path / "secret.mp4", "../secret.mp4", other / "renders" / "theirs.gif"):
             file.write(json.dumps({"step": 2, "path": str(path)}) + "\n")
         file.write("not JSON\n[1]\n")
@@ -455,7 +455,16 @@ def test_the_parts_of_the_time_are_summed(tmp_path):
 
 
 def test_a_training_ends_with_its_report(tmp_path):
-    words = ["train", "CartPole-v1", "--total-steps", "512", "--num-envs", "2", "--steps", "64"]
+    words = [
+        "train",
+        "CartPole-v1",
+        "--total-steps",
+        "512",
+        "--num-envs",
+        "2",
+        "--rollout-steps",
+        "64",
+    ]
     command = [sys.executable, "-m", "envfleet", *words, "--name", "a", "--backend", "serial"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

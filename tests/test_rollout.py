@@ -588,7 +588,7 @@ class Returning:
         (Constant(LONG, torch.zeros(3, device="meta")), ValueError, "log_probs are on device"),
         (Constant(LONG.numpy()), TypeError, "agent's actions must be a tensor, got ndarray"),
         (Constant(LONG, [0, 0, 0]), TypeError, "agent's log_probs must be a tensor, got list"),
-        (object(), TypeError, "a object is no agent"),
+        (object(), TypeError, "object is not an agent"),
     ],
 )
 def test_an_agent_that_answers_nonsense_is_told_what_is_wrong(agent, error, text):
@@ -639,7 +639,7 @@ def test_an_answer_of_another_shape_is_refused_at_any_step():
             ValueError,
             r"values of rows \[5\]",
         ),
-        ("get_actions_and_values", None, TypeError, "needs get_actions_and_values"),
+        ("get_actions_and_values", None, TypeError, "needs evaluate_actions"),
     ],
 )
 def test_agents_that_choose_nonsense_are_told_so(method, answer, error, text):

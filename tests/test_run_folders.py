@@ -19,26 +19,29 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-import tyro
 
-from envfleet.cli.train import Eval, Record, Resume, Train
+from envfleet.cli.eval import Eval
+from envfleet.cli.record import Record
+from envfleet.cli.resume import Resume
+from envfleet.cli.train import Train
 from envfleet.track.files import FileTracker
 from envfleet.track.lock import FolderInUseError, FolderLock
 from envfleet.training import checkpoint as checkpoints
 from envfleet.training import command
-from envfleet.training.config import TrainConfig
-from envfleet.training.folder import RunFolder
+from envfleet.training.config import RunOptions, TrainConfig
+from envfleet.training.folder import RunFolder, RunRecord
 from envfleet.training.presets import preset
-from envfleet.training.run import Run, RunOptions, read_config
+from envfleet.training.trainer import Run
 from envfleet.training.trust import UntrustedError
+from train_envs import OnUpdate
 from waiting import wait_until
 
 torch.set_num_threads(1)  # else every later fork is warned of
 
-TINY = TrainConfig(num_envs=2, steps=16, batch_size=32, epochs=1, total_steps=320)
+TINY = TrainConfig(num_envs=2, rollout_steps=16, batch_size=32, epochs=1, total_steps=320)
 TWICE = 2 * TINY.total_steps
 SERIAL = RunOptions(backend="serial", checkpoint_every=3)
-WORDS = [f"--{k}={v}" for k, v in {"num-envs": 2, "steps": 16, "epochs": 1}.items()]
+WORDS = [f"--{k}={v}" for k, v in {"num-envs": 2, "rollout-steps": 16, "epochs": 1}.items()]
 
 
 def spawn(*words, cwd, safe=False, **options):
@@ -93,7 +96,8 @@ from pathlib import Path
 from envfleet.cli.train import Train
 print("ready", flush=True)
 sys.stdin.readline()
-code = Train("CartPole-v1", name="a", total_steps=320, num_envs=2, steps=16, epochs=1).run()
+words = {"name": "a", "total_steps": 320, "num_envs": 2, "rollout_steps": 16, "epochs": 1}
+code = Train.of("CartPole-v1", **words).run()
 sys.exit(code)
 """
 
@@ -115,7 +119,7 @@ def test_of_runs_that_race_for_a_name_one_wins_and_is_left_alone(tmp_path):
         if code == 2:
             assert "is writing to" in said or "has a run already" in said
             assert said.count("\n") == 1
-    (saved,) = checkpoints.everyone(tmp_path / "runs/CartPole-v1/a/checkpoints")
+    (saved,) = checkpoints.list_checkpoints(tmp_path / "runs/CartPole-v1/a/checkpoints")
     assert checkpoints.load(saved).step == 320
 
 
@@ -134,7 +138,7 @@ def test_a_run_has_its_folder_from_before_its_envs_are_built(tmp_path, monkeypat
         assert (tmp_path / "runs/a").is_dir()
         raise Rival
 
-    monkeypatch.setattr("envfleet.training.run.build_fleet", build)
+    monkeypatch.setattr("envfleet.training.build.build_fleet", build)
     with pytest.raises(Rival):
         Run.start(tmp_path / "runs/a", TINY, SERIAL)
     assert "is writing to" in lost[0]
@@ -263,15 +267,19 @@ class Wanderer(CartPoleEnv):
 WANDERING = """
 import os
 from pathlib import Path
-from envfleet.cli.train import Eval, Record, Resume, Train
+from envfleet.cli.eval import Eval
+from envfleet.cli.record import Record
+from envfleet.cli.resume import Resume
+from envfleet.cli.train import Train
 from envfleet.training import checkpoint as checkpoints
 run = Path("runs/mine_Wanderer/a")
 for command in (
-    Train("mine:Wanderer", preset="cleanrl", total_steps=320, num_envs=2, steps=16, epochs=1,
-          backend="serial", checkpoint_every=3, record_every=100, track=("tensorboard",), name="a"),
+    Train.of("mine:Wanderer", preset="cleanrl", total_steps=320, num_envs=2,
+          rollout_steps=16, epochs=1, backend="serial",
+          checkpoint_every=3, record_every=100, track=("tensorboard",), name="a"),
     Resume(run, checkpoint="step_000000000288", trust=True),
     Eval(run, episodes=2, trust=True),
-    Record(run, path=Path("film.gif"), num_envs=1, trust=True),
+    Record(run, path=Path("video.gif"), num_envs=1, trust=True),
 ):
     os.chdir({home!r})
     assert command.run() == 0, command
@@ -292,10 +300,10 @@ def test_an_env_that_changes_the_current_folder_does_not_tear_a_run_apart(tmp_pa
     assert done.returncode == 0, done.stderr
     run = home / "runs/mine_Wanderer/a"
     assert f"{run}: finished" in done.stdout
-    assert done.stdout.endswith("\nfilm.gif\n")  # as it was asked for
-    wanted = {"config.json", "metrics.csv", "films.jsonl", "curve.png", "checkpoints", "renders"}
+    assert done.stdout.endswith("\nvideo.gif\n")  # as it was asked for
+    wanted = {"config.json", "metrics.csv", "videos.jsonl", "curve.png", "checkpoints", "renders"}
     assert {path.name for path in run.iterdir()} >= wanted | {"tensorboard"}
-    assert (home / "film.gif").stat().st_size > 1000
+    assert (home / "video.gif").stat().st_size > 1000
     assert not list(elsewhere.iterdir())
 
 
@@ -310,7 +318,7 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(copied, capsys):
     assert contents(copied) == before
     words = shlex.split(said.partition("hyper-parameters: ")[2])
     assert words[:3] == ["envfleet", "train", "CartPole-v1"]
-    assert tyro.cli(Train, args=words[2:])._config() == replace(TINY, total_steps=TWICE)
+    assert Train.parse(words[2:]).split()[0] == replace(TINY, total_steps=TWICE)
 
 
 @pytest.mark.parametrize(
@@ -324,18 +332,19 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(copied, capsys):
 )
 def test_the_command_that_starts_anew_has_the_same_hyper_parameters(config):
     words = shlex.split(command.anew(config))
-    assert tyro.cli(Train, args=words[2:])._config() == config
+    assert Train.parse(words[2:]).split()[0] == config
 
 
 def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_anew(tmp_path):
     class StopError(BaseException):
         pass
 
-    def stop(metrics, step):
+    def stop(run, metrics):
         raise StopError
 
-    with Run.start(tmp_path, TINY, SERIAL) as run, pytest.raises(StopError):
-        run.train(stop)
+    started = Run.start(tmp_path, TINY, SERIAL, callbacks=[OnUpdate(stop)])
+    with started as run, pytest.raises(StopError):
+        run.train()
     assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 1
     with Run.resume(tmp_path) as run:
         assert run.collector.total_steps == 0
@@ -349,7 +358,7 @@ def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_anew(tmp_path
 
 
 def test_a_flipped_bit_is_refused_and_nothing_is_changed(copied, capsys):
-    *_, other, last = checkpoints.everyone(copied / "checkpoints")
+    *_, other, last = checkpoints.list_checkpoints(copied / "checkpoints")
     for path in sorted(last.iterdir()):
         whole = path.read_bytes()
         for place in (0, len(whole) // 3, len(whole) // 2, len(whole) - 1):
@@ -370,7 +379,7 @@ def test_a_flipped_bit_is_refused_and_nothing_is_changed(copied, capsys):
 
 
 def test_the_checksums_are_those_of_sha256sum(trained):
-    for path in checkpoints.everyone(trained / "checkpoints"):
+    for path in checkpoints.list_checkpoints(trained / "checkpoints"):
         subprocess.run(["sha256sum", "--strict", "-c", "SHA256SUMS"], cwd=path, check=True)
 
 
@@ -382,24 +391,20 @@ def edit_json(path, edit):
 
 def edit_checkpoint(run, name, data):
     """Change a file of the last checkpoint as somebody would who knows of checksums."""
-    last = checkpoints.everyone(run / "checkpoints")[-1]
+    last = checkpoints.list_checkpoints(run / "checkpoints")[-1]
     (last / name).write_bytes(data(last / name))
     files = {path.name: path.read_bytes() for path in last.iterdir()}
     (last / "SHA256SUMS").write_bytes(checkpoints._sums(files))
 
 
-def without_key(key):
+def edit_state(edit):
     def data(path):
-        return json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != key})
+        state = torch.load(path, weights_only=True)
+        edit(state)
+        torch.save(state, path)
+        return path.read_bytes()
 
-    return lambda path: data(path).encode()
-
-
-def wider_moments(path):
-    state = torch.load(path, weights_only=True)
-    state["mean"] = torch.zeros(1)
-    torch.save(state, path)
-    return path.read_bytes()
+    return lambda run: edit_checkpoint(run, "state.pt", data)
 
 
 class Exploit:
@@ -434,26 +439,26 @@ DAMAGED_FOR_ALL = {
         lambda run: edit_json(run / "config.json", lambda told: told["options"].pop("keep")),
         "'keep' is missing",
     ),
-    "a list": (lambda run: (run / "config.json").write_text("[]"), "nothing that can be used"),
-    "nested": (lambda run: (run / "config.json").write_text("[" * 10**6), "can be used"),
+    "a list": (lambda run: (run / "config.json").write_text("[]"), "cannot be used"),
+    "nested": (lambda run: (run / "config.json").write_text("[" * 10**6), "cannot be used"),
     "another shape": (
         edit_config(hidden=[32]),
         "actor.0.weight is 64x4 there and 32x4 here, so config.json or the env was changed",
     ),
     "another env": (edit_config(env_id="Acrobot-v1"), "actor.0.weight is 64x4 there and 64x6"),
-    "no step": (lambda run: edit_checkpoint(run, "state.json", without_key("step")), "no 'step'"),
+    "no step": (edit_state(lambda state: state.pop("step")), "no 'step'"),
     "a pickle": (
-        lambda run: edit_checkpoint(run, "optimizer.pt", exploit),
+        lambda run: edit_checkpoint(run, "state.pt", exploit),
         "cannot be read (UnpicklingError",
     ),
 }
 DAMAGED_FOR_RESUME = {
-    "no order": (
-        lambda run: edit_checkpoint(run, "state.json", without_key("order")),
-        "no 'order'",
+    "no generator": (
+        edit_state(lambda state: state["ppo"].pop("generator")),
+        "no 'generator'",
     ),
     "moments": (
-        lambda run: edit_checkpoint(run, "optimizer.pt", wider_moments),
+        edit_state(lambda state: state["ppo"]["learner"].update(mean=torch.zeros(1))),
         "moments are of 1 parameters",
     ),
     "blank in csv": (metrics("metrics.csv", lambda d: d + b"\n"), "metrics.csv, line 12: the line"),
@@ -483,7 +488,7 @@ def test_what_was_damaged_is_refused_in_one_line_and_nothing_is_changed(
     monkeypatch.chdir(copied.parent)
     damage, text = (DAMAGED_FOR_ALL | DAMAGED_FOR_RESUME)[what]
     damage(copied)
-    with (copied / "films.jsonl").open("a") as file:
+    with (copied / "videos.jsonl").open("a") as file:
         file.write('{"step": 3')  # torn by a crash: would be mended
     before = contents(copied)
     assert text in refused(Resume(copied), capsys)
@@ -534,14 +539,15 @@ def test_all_files_of_a_run_have_the_mode_that_the_umask_says(tmp_path):
 FULL = """
 import json, os, subprocess, sys
 from pathlib import Path
-from envfleet.cli.train import Resume, Train
+from envfleet.cli.resume import Resume
+from envfleet.cli.train import Train
 from envfleet.training import checkpoint as checkpoints
 disk = Path(sys.argv[1])
-code = Train("CartPole-v1", run_dir=disk, name="a", total_steps=3200, num_envs=2, steps=16,
-             epochs=1, checkpoint_every=3, backend="serial").run()
+code = Train.of("CartPole-v1", run_dir=disk, name="a", total_steps=3200, num_envs=2,
+             rollout_steps=16, epochs=1, checkpoint_every=3, backend="serial").run()
 run = disk / "CartPole-v1/a"
 files = [str(path) for path in run.rglob("*")]
-steps = [checkpoints.load(path).step for path in checkpoints.everyone(run / "checkpoints")]
+steps = [checkpoints.load(path).step for path in checkpoints.list_checkpoints(run / "checkpoints")]
 subprocess.run(["mount", "-o", "remount,size=50m", str(disk)], check=True)
 again = Resume(run).run()
 print(json.dumps({"code": code, "files": files, "steps": steps, "again": again}))
@@ -569,7 +575,9 @@ def test_a_full_disk_is_one_line_and_leaves_no_draft(tmp_path):
 
 
 def test_a_checkpoint_that_does_not_fit_leaves_nothing(tmp_path, capsys):
-    train = Train("CartPole-v1", name="a", run_dir=tmp_path, num_envs=2, steps=16, epochs=1)
+    train = Train.of(
+        "CartPole-v1", name="a", run_dir=tmp_path, num_envs=2, rollout_steps=16, epochs=1
+    )
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
     try:
@@ -732,9 +740,9 @@ def fsync(descriptor):
     flush(descriptor)
 os.fsync = fsync
 folder = Path({str(tmp_path / "run")!r})
-from envfleet.training.config import TrainConfig
-from envfleet.training.run import Run, RunOptions
-config = TrainConfig(num_envs=2, steps=16, batch_size=32, epochs=1, total_steps=320)
+from envfleet.training.config import RunOptions, TrainConfig
+from envfleet.training.trainer import Run
+config = TrainConfig(num_envs=2, rollout_steps=16, batch_size=32, epochs=1, total_steps=320)
 with Run.start(folder, config, RunOptions(backend="process", checkpoint_every=3)) as run:
     try:
         run.train()
@@ -751,7 +759,7 @@ with Run.start(folder, config, RunOptions(backend="process", checkpoint_every=3)
     assert not (tmp_path / "run/checkpoints").exists()
     with Run.resume(tmp_path / "run") as run:
         assert run.train()
-    assert read_config(tmp_path / "run")[0].total_steps == 320
+    assert RunRecord.read(tmp_path / "run").config.total_steps == 320
 
 
 def test_a_checkpoint_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
@@ -763,7 +771,7 @@ def test_a_checkpoint_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
         flush(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    saved = checkpoints.Checkpoint(7, {"w": torch.zeros(2)}, {}, {})
+    saved = checkpoints.Checkpoint(7, {"w": torch.zeros(2)}, {})
     path = checkpoints.save(tmp_path, saved, keep=1, best=False)
     early = [name for name, is_named in flushed if not is_named]
     assert set(early[:-1]) == {file.name for file in path.iterdir()}

@@ -26,11 +26,12 @@ from gymnasium.vector import AutoresetMode
 import envfleet
 from envfleet.envs import AtariEnv
 from envfleet.training import checkpoint as checkpoints
-from envfleet.training.config import TrainConfig
+from envfleet.training.config import RunOptions, TrainConfig
 from envfleet.training.envs import UnknownEnvError, build_fleet, find_env
+from envfleet.training.folder import RunRecord
 from envfleet.training.presets import preset
-from envfleet.training.run import Run, RunOptions, read_config
-from train_envs import QUICK
+from envfleet.training.trainer import Run
+from train_envs import QUICK, OnUpdate
 
 # Configurations
 
@@ -38,7 +39,7 @@ from train_envs import QUICK
 def test_presets_are_known_for_some_envs_only():
     assert preset("CartPole-v1", "zoo", continuous=False, image=False).batch_size == 256
     assert preset("HalfCheetah-v5", "zoo", continuous=True, image=False).hidden == (256, 256)
-    assert preset("ALE/Pong-v5", "zoo", continuous=False, image=True).clip == 0.1
+    assert preset("ALE/Pong-v5", "zoo", continuous=False, image=True).clip_range == 0.1
     assert preset("Any-v0", "cleanrl", continuous=True, image=False).normalize_rewards
     for name in ("zoo", "fast"):
         with pytest.raises(ValueError, match=f"no preset '{name}' for Any-v0"):
@@ -51,7 +52,7 @@ def test_presets_are_known_for_some_envs_only():
         ({"gamma": 1.5}, "gamma must be between 0 and 1, got 1.5"),
         ({"num_envs": 0}, "num_envs must be at least 1"),
         ({"learning_rate": 0.0}, "learning_rate must be above 0"),
-        ({"clip_schedule": "square"}, "clip_schedule must be constant or linear"),
+        ({"clip_range_schedule": "square"}, "clip_range_schedule must be constant or linear"),
     ],
 )
 def test_values_that_mean_nothing_are_refused(options, text):
@@ -65,7 +66,7 @@ def test_values_that_mean_nothing_are_refused(options, text):
 @pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "PongNoFrameskip-v4", "ale_py:ALE/Pong-v5"])
 def test_atari_is_preprocessed_as_in_the_published_results(env_id):
     config = preset(env_id, "zoo", continuous=False, image=True)
-    assert config.clip == 0.1
+    assert config.clip_range == 0.1
     with build_fleet(env_id, 2, backend="serial", on_failure="raise") as envs:
         assert envs.single_observation_space == spaces.Box(0, 255, (4, 84, 84), np.uint8)
         sticky = [env.ale.getFloat("repeat_action_probability") for env in envs.envs]
@@ -129,7 +130,7 @@ class Still:
 
 def test_a_game_is_trained_from_its_screen(tmp_path):
     config = preset("ALE/Pong-v5", "zoo", continuous=False, image=True)
-    config = replace(config, num_envs=2, steps=8, batch_size=8, epochs=1, total_steps=16)
+    config = replace(config, num_envs=2, rollout_steps=8, batch_size=8, epochs=1, total_steps=16)
     with Run.start(tmp_path, config, RunOptions(backend="serial")) as run:
         before = [p.detach().clone() for p in run.policy.parameters()]
         assert run.train()
@@ -158,13 +159,18 @@ PROGRAM = """
 import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from train_envs import QUICK
-from envfleet.training.run import Run, RunOptions
+from train_envs import QUICK, OnUpdate
+from envfleet.training.config import RunOptions
+from envfleet.training.trainer import Run
 folder = Path({folder!r})
 options = RunOptions(backend="process", checkpoint_every=7)
-run = Run.resume(folder) if {resume} else Run.start(folder, QUICK[{name!r}], options)
+shown = {{"callbacks": [OnUpdate(lambda run, metrics: print(run.steps, flush=True))]}}
+if {resume}:
+    run = Run.resume(folder, **shown)
+else:
+    run = Run.start(folder, QUICK[{name!r}], options, **shown)
 with run:
-    run.train(lambda metrics, step: print(step, flush=True))
+    run.train()
 """
 
 
@@ -213,29 +219,30 @@ class StopError(BaseException):
 
 
 def stop_after(steps):
-    def listener(metrics, step):
-        if step > steps:
+    def stop(run, metrics):
+        if run.steps > steps:
             raise StopError
 
-    return listener
+    return {"callbacks": [OnUpdate(stop)]}
 
 
-def test_films_of_a_resumed_run_are_those_of_a_whole_one(tmp_path):
+def test_videos_of_a_resumed_run_are_those_of_a_whole_one(tmp_path):
     options = RunOptions(backend="serial", checkpoint_every=7, record_every=1000)
     config = replace(QUICK["cartpole"], total_steps=4000)
     with Run.start(tmp_path / "whole", config, options) as run:
         assert run.train()
-    with Run.start(tmp_path / "cut", config, options) as run, pytest.raises(StopError):
-        run.train(stop_after(2500))
+    stopped = Run.start(tmp_path / "cut", config, options, **stop_after(2500))
+    with stopped as run, pytest.raises(StopError):
+        run.train()
     with Run.resume(tmp_path / "cut") as run:
         assert run.train()
 
-    def films(name):
-        lines = (tmp_path / name / "films.jsonl").read_text().splitlines()
+    def videos(name):
+        lines = (tmp_path / name / "videos.jsonl").read_text().splitlines()
         return sorted(json.loads(line)["step"] for line in lines)
 
-    assert films("cut") == films("whole")
-    assert len(films("whole")) == 5
+    assert videos("cut") == videos("whole")
+    assert len(videos("whole")) == 5
 
 
 def test_every_backend_learns_the_same(tmp_path):
@@ -247,7 +254,9 @@ def test_every_backend_learns_the_same(tmp_path):
 
 
 def test_an_error_of_an_env_loses_nothing_that_was_learnt(tmp_path):
-    config = TrainConfig(env_id="train_envs:Failing", num_envs=1, steps=64, total_steps=1000)
+    config = TrainConfig(
+        env_id="train_envs:Failing", num_envs=1, rollout_steps=64, total_steps=1000
+    )
     with Run.start(tmp_path, config, RunOptions(backend="serial")) as run:
         with pytest.raises(ArithmeticError, match="too many steps"):
             run.train()
@@ -258,34 +267,42 @@ def test_an_error_of_an_env_loses_nothing_that_was_learnt(tmp_path):
     assert len(told(tmp_path)) == 4
 
 
-@pytest.mark.parametrize("moment", ["reward", "listener"])
+@pytest.mark.parametrize("moment", ["reward", "callback"])
 def test_what_was_learnt_before_nonsense_and_errors_of_others_is_kept(tmp_path, moment):
-    def listener(metrics, step):
-        if moment == "listener" and step == 256:
+    def fail(run, metrics):
+        if moment == "callback" and run.steps == 256:
             raise ArithmeticError("no more")
 
-    config = TrainConfig(env_id="train_envs:NoReward", num_envs=1, steps=64, total_steps=1000)
+    config = TrainConfig(
+        env_id="train_envs:NoReward", num_envs=1, rollout_steps=64, total_steps=1000
+    )
     with (
-        Run.start(tmp_path, config, RunOptions(backend="serial")) as run,
+        Run.start(
+            tmp_path, config, RunOptions(backend="serial"), callbacks=[OnUpdate(fail)]
+        ) as run,
         pytest.raises((ValueError, ArithmeticError), match=r"envs \[0\] are NaN|no more"),
     ):
-        run.train(listener)
+        run.train()
     saved = checkpoints.load(checkpoints.find(tmp_path / "checkpoints"))
     assert saved.state["updates"] == 4
     assert all(torch.isfinite(value).all() for value in saved.policy.values())
 
 
 def test_a_policy_that_is_nan_is_not_saved(tmp_path):
-    def poison(metrics, step):
+    def poison(run, metrics):
         run.policy.actor[0].weight.data.fill_(math.nan)
 
-    config = TrainConfig(env_id="train_envs:Failing", num_envs=1, steps=64, total_steps=1000)
+    config = TrainConfig(
+        env_id="train_envs:Failing", num_envs=1, rollout_steps=64, total_steps=1000
+    )
     with (
-        Run.start(tmp_path, config, RunOptions(backend="serial")) as run,
+        Run.start(
+            tmp_path, config, RunOptions(backend="serial"), callbacks=[OnUpdate(poison)]
+        ) as run,
         pytest.raises((ArithmeticError, ValueError), match="NaN"),
     ):
-        run.train(poison)
-    assert not checkpoints.everyone(tmp_path / "checkpoints")
+        run.train()
+    assert not checkpoints.list_checkpoints(tmp_path / "checkpoints")
 
 
 def test_the_best_checkpoint_is_among_those_that_exist(tmp_path):
@@ -294,12 +311,12 @@ def test_the_best_checkpoint_is_among_those_that_exist(tmp_path):
     with Run.start(tmp_path, config, options) as run:
         assert run.train()
     folder = tmp_path / "checkpoints"
-    first, *_, last = checkpoints.everyone(folder)
+    first, *_, last = checkpoints.list_checkpoints(folder)
     (folder / "best").write_text(last.name)
     with Run.resume(tmp_path, checkpoint=first.name) as run:
         assert checkpoints.best_of(folder) is None
-        run._checkpoint()
-        assert checkpoints.best_of(folder) == first
+        assert run.train()
+    assert checkpoints.best_of(folder) in checkpoints.list_checkpoints(folder)
 
 
 def test_the_policy_of_a_run_can_be_copied(tmp_path):
@@ -352,13 +369,16 @@ def test_a_solved_run_is_over_when_it_is_resumed(tmp_path):
 @pytest.mark.parametrize(
     ("config", "updates"),
     [
-        (TrainConfig(num_envs=8, steps=32, total_steps=100_000), 313),  # 10,000 steps of each env
-        (TrainConfig(num_envs=8, steps=128, total_steps=10_000_000), 196),  # 50 in all
+        (
+            TrainConfig(num_envs=8, rollout_steps=32, total_steps=100_000),
+            313,
+        ),  # 10,000 steps of each env
+        (TrainConfig(num_envs=8, rollout_steps=128, total_steps=10_000_000), 196),  # 50 in all
     ],
 )
 def test_checkpoints_are_far_enough_apart_for_episodes_to_end(tmp_path, config, updates):
     with Run.start(tmp_path, config, RunOptions(backend="serial")) as run:
-        assert run._interval == updates
+        assert run.checkpoint_interval == updates
 
 
 def test_training_goes_on_while_workers_are_killed(tmp_path):
@@ -400,7 +420,7 @@ def test_a_checkpoint_that_was_cut_short_is_named_and_the_one_before_can_be_used
     options = RunOptions(backend="serial", checkpoint_every=10, keep=2)
     with Run.start(tmp_path, QUICK["cartpole"], options) as run:
         assert run.train()
-    found = checkpoints.everyone(tmp_path / "checkpoints")
+    found = checkpoints.list_checkpoints(tmp_path / "checkpoints")
     assert 2 <= len(found) <= 3  # the last two, and the best
     broken = found[-1] / "policy.safetensors"
     broken.write_bytes(broken.read_bytes()[:100])
@@ -410,17 +430,18 @@ def test_a_checkpoint_that_was_cut_short_is_named_and_the_one_before_can_be_used
     with pytest.raises(checkpoints.CheckpointError, match="cannot be read"):
         Run.resume(tmp_path)
     with Run.resume(tmp_path, checkpoint=found[-2].name) as run:
-        assert checkpoints.everyone(tmp_path / "checkpoints")[-1] == found[-2]
+        assert checkpoints.list_checkpoints(tmp_path / "checkpoints")[-1] == found[-2]
         assert run.train()
     assert checkpoints.load(found[-1]).step == 6016  # whole again
-    (found[-1] / "state.json").write_text("{}")
+    (found[-1] / "state.pt").write_text("{}")
     with pytest.raises(checkpoints.CheckpointError, match="cannot be read"):
         checkpoints.load(found[-1])
     with pytest.raises(checkpoints.CheckpointError, match="has no checkpoint 'step_1'; there are"):
         Run.resume(tmp_path, checkpoint="step_1")
     with pytest.raises(FileExistsError, match="has a run already"):
         Run.start(tmp_path, QUICK["cartpole"], options)
-    assert read_config(tmp_path) == (QUICK["cartpole"], options)
+    record = RunRecord.read(tmp_path)
+    assert (record.config, record.options) == (QUICK["cartpole"], options)
 
 
 # Generators that a whole process shares

@@ -535,7 +535,7 @@ def test_their_vec_env_wrappers_wrap_it(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_their_video_recorder_films_it(tmp_path, monkeypatch):
+def test_their_video_recorder_records_it(tmp_path, monkeypatch):
     monkeypatch.setattr(tqdm, "monitor_interval", 0)  # MoviePy's bar would leave a thread
     envs = SB3VecEnv([partial(gym.make, "CartPole-v1", render_mode="rgb_array")] * 2, **PROCESS)
     envs = VecVideoRecorder(envs, str(tmp_path), lambda step: step == 0, video_length=5)

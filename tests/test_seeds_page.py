@@ -199,8 +199,8 @@ def screen():
     return gym.make("CartPole-v1", render_mode="rgb_array")
 
 
-class Filmed(SeedAgent):
-    """An agent with spaces, which the form with films asks for."""
+class Recorded(SeedAgent):
+    """An agent with spaces, which the form with videos asks for."""
 
     state_space, action_space = screen().observation_space, screen().action_space
 
@@ -210,7 +210,7 @@ class Filmed(SeedAgent):
 
 def test_a_sync_vec_env_has_every_name_that_is_not_gone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    env = SyncVecEnv(screen, 2, 3, 5, 30.0, Filmed(), backend="serial")
+    env = SyncVecEnv(screen, 2, 3, 5, 30.0, Recorded(), backend="serial")
     env.rollout()
     env.test_agent(2)
     assert gone("`SyncVecEnv`") == {"permute_state_fn", "record_buffer"}

@@ -128,9 +128,9 @@ class Signpost(gym.Env):
 def test_an_image_and_a_category_are_understood_together():
     envs = envfleet.SerialVectorEnv([Signpost] * 8, autoreset_mode="SameStep")
     torch.manual_seed(0)
-    config = TrainConfig(num_envs=8, steps=32, batch_size=64, epochs=4, learning_rate=1e-3)
+    config = TrainConfig(num_envs=8, rollout_steps=32, batch_size=64, epochs=4, learning_rate=1e-3)
     ppo = PPO(Policy(envs.single_observation_space, envs.single_action_space), config)
-    with envfleet.Collector(envs, ppo.agent, 32, seed=0) as collector:
+    with envfleet.Collector(envs, ppo.learner, 32, seed=0) as collector:
         for _ in range(12):
             rollout = collector.collect()
             ppo.update(rollout, 0.0)

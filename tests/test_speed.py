@@ -393,7 +393,7 @@ def envfleet_bench(*arguments, cwd=None):
     )
 
 
-def test_bench_prints_a_table_and_writes_figures_and_a_picture(tmp_path):
+def test_bench_prints_a_table_and_writes_figures_and_an_image(tmp_path):
     peers = tmp_path / "peers.py"
     peers.write_text(
         textwrap.dedent("""
@@ -402,10 +402,10 @@ def test_bench_prints_a_table_and_writes_figures_and_a_picture(tmp_path):
         PEERS = {"failing peer": fail}
         """)
     )
-    figures, picture = tmp_path / "bench.json", tmp_path / "bench.png"
+    figures, image = tmp_path / "bench.json", tmp_path / "bench.png"
     done = envfleet_bench(
         "CartPole-v1", "--num-envs", "4", "--rounds", "1", "--seconds", "0.05",
-        "--peers", str(peers), "--json", str(figures), "--png", str(picture),
+        "--peers", str(peers), "--json", str(figures), "--png", str(image),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (cell,) = json.loads(figures.read_text())["cells"]
@@ -422,7 +422,7 @@ def test_bench_prints_a_table_and_writes_figures_and_a_picture(tmp_path):
         assert row["agrees"] is True, name
         assert f"| {name} | " in done.stdout
     assert "4 envs on" in engines["envfleet auto"]["plan"]
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert image.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ class Screen(gym.Env):
         self.length, self.render_mode = length, render_mode
         self.episode, self.t, self.closed = -1, 0, False
         self.state = np.zeros((4, 6, 3), dtype=np.uint8)
-        self.picture = np.zeros((40, 60, 3), dtype=np.uint8)
+        self.image = np.zeros((40, 60, 3), dtype=np.uint8)
 
     def _observe(self):
         self.state[...] = [7, self.episode, self.t]
@@ -81,8 +81,8 @@ class Screen(gym.Env):
         return self._observe(), 1.0, self.t >= self.length, False, {}
 
     def render(self):
-        self.picture[...] = [self.t, self.episode, 0]
-        return self.picture
+        self.image[...] = [self.t, self.episode, 0]
+        return self.image
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ class PlainLoop:
         return found
 
 
-FORMS = {"plain": (), "with films": (0, 30.0)}
+FORMS = {"plain": (), "with videos": (0, 30.0)}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -268,7 +268,7 @@ def test_images_get_their_channels_first_and_do_not_alias_one_array(build):
     assert env.end_states[:, 2, 0, 0].tolist() == [3, 1, 3, 1]
 
 
-def test_with_films_states_are_as_the_agents_space_says(build):
+def test_with_videos_states_are_as_the_agents_space_says(build):
     env = build(Screen, 2, 4, 0, 30, Fixed(1, Screen()))
     env.rollout()
     assert env.states.shape == (4, 2, 4, 6, 3)
@@ -317,10 +317,10 @@ def test_discrete_actions_are_counted_from_0_and_arrive_from_their_start(build):
 
 def test_arguments_tell_the_two_forms_apart(build):
     plain = build(env_fn=CARTPOLE, num_envs=2, steps_per_env=3, agent=Sampler())
-    films = build(CARTPOLE, 2, 3, render_every=0, render_fps=30, agent=Sampler())
+    videos = build(CARTPOLE, 2, 3, render_every=0, render_fps=30, agent=Sampler())
     assert not hasattr(plain, "render_every")
-    assert films.render_fps == 30
-    assert not films.can_record
+    assert videos.render_fps == 30
+    assert not videos.can_record
     mixed = build(CARTPOLE, 2, 3, -1, agent=Sampler(), render_fps=30)
     assert not mixed.can_record
 
@@ -448,7 +448,7 @@ def test_ten_episodes_per_env_are_kept(build):
     assert env.mean_ep_return.dtype == np.float32
 
 
-def test_with_films_the_numbers_are_of_the_last_hundred_episodes(build):
+def test_with_videos_the_numbers_are_of_the_last_hundred_episodes(build):
     agent = Fixed(0, ScriptedEnv(()))
     env = build(partial(ScriptedEnv, [(1, "term")] * 80 + [(2, "term")] * 80), 2, 240, 0, 30, agent)
     env.rollout()
@@ -494,7 +494,7 @@ def test_an_agents_other_methods_are_left_alone(build):
     env.agent = Fixed(1)
     env.rollout()
     assert env.actions.unique().tolist() == [1]
-    with pytest.raises(TypeError, match="is no agent"):
+    with pytest.raises(TypeError, match="is not an agent"):
         env.agent = None
 
 
@@ -564,17 +564,17 @@ def test_a_test_needs_images_and_draws_no_random_numbers_of_training(build):
         build(CARTPOLE, 1, 2, Sampler()).test_agent(1)
 
 
-# Films
+# Videos
 
 
-def test_films_of_env_0(build, tmp_path, monkeypatch):
+def test_videos_of_env_0(build, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     env = build(partial(Screen, 5), 2, 4, 16, 25.0, Fixed(1, Screen()))
     assert (env.can_record, env.is_recording, env.ready_to_record) == (True, True, False)
     assert env.render_folder == str(tmp_path / "renders" / "misc")
     env.rollout()
     assert (env.is_recording, env.record_episode, env.record_total_reward) == (True, 0, 4.0)
-    env.rollout()  # the episode of 5 steps is over, the next one is not filmed
+    env.rollout()  # the episode of 5 steps is over, the next one is not recorded
     assert (env.is_recording, env.record_episode, env.record_total_reward) == (False, 1, 5.0)
     assert env.ready_to_record  # 16 steps of both envs are made
     env.rollout()
@@ -582,12 +582,12 @@ def test_films_of_env_0(build, tmp_path, monkeypatch):
     env.close()
     names = sorted(path.name for path in (tmp_path / "renders" / "misc").iterdir())
     assert names == ["render_0.gif", "render_1.gif"]
-    with Image.open(tmp_path / "renders" / "misc" / "render_0.gif") as film:
-        assert film.n_frames >= 5
-        assert film.info["duration"] == 40
+    with Image.open(tmp_path / "renders" / "misc" / "render_0.gif") as video:
+        assert video.n_frames >= 5
+        assert video.info["duration"] == 40
 
 
-def test_films_are_in_the_folder_of_a_run_and_never_overwrite(build, tmp_path, monkeypatch):
+def test_videos_are_in_the_folder_of_a_run_and_never_overwrite(build, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = types.SimpleNamespace(project="games", name="first")
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(run=run))
@@ -600,7 +600,7 @@ def test_films_are_in_the_folder_of_a_run_and_never_overwrite(build, tmp_path, m
     assert sorted(path.name for path in folder.iterdir()) == ["render_0.gif", "render_1.gif"]
 
 
-def test_another_folder_for_films(build, tmp_path, monkeypatch):
+def test_another_folder_for_videos(build, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     env = build(partial(Screen, 3), 1, 8, 4, 25.0, Fixed(1, Screen()))
     env.render_folder = "elsewhere"
@@ -610,7 +610,7 @@ def test_another_folder_for_films(build, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("render_every", [0, -5])
-def test_films_that_are_off(build, tmp_path, monkeypatch, render_every):
+def test_videos_that_are_off(build, tmp_path, monkeypatch, render_every):
     monkeypatch.chdir(tmp_path)
     env = build(CARTPOLE, 1, 8, render_every, 25.0, Sampler())
     env.rollout()
@@ -618,7 +618,7 @@ def test_films_that_are_off(build, tmp_path, monkeypatch, render_every):
     assert not list(tmp_path.iterdir())
 
 
-def test_films_need_envs_that_render():
+def test_videos_need_envs_that_render():
     with pytest.raises(ValueError, match="render_mode='rgb_array'"):
         SyncVecEnv(CARTPOLE, 1, 8, 10, 25.0, Sampler(), **SERIAL)
 

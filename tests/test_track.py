@@ -145,50 +145,50 @@ while True:
         assert len(steps) >= told
 
 
-def test_films_are_listed(tmp_path):
+def test_videos_are_listed(tmp_path):
     with FileTracker(tmp_path) as tracker:
-        tracker.film(Path("renders/render_0.gif"), step=7)
-    assert lines(tmp_path / "films.jsonl") == [{"step": 7, "path": "renders/render_0.gif"}]
+        tracker.video(Path("renders/render_0.gif"), step=7)
+    assert lines(tmp_path / "videos.jsonl") == [{"step": 7, "path": "renders/render_0.gif"}]
 
 
-def film(path):
+def video(path):
     frames = [Image.fromarray(np.full((8, 8, 3), 60 * i, dtype=np.uint8)) for i in range(3)]
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=50, loop=0)
     return path
 
 
-def test_tensorboard_shows_numbers_and_films(tmp_path):
+def test_tensorboard_shows_numbers_and_videos(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import (  # noqa: PLC0415
         EventAccumulator,
     )
 
-    path = film(tmp_path / "film.gif")
+    path = video(tmp_path / "video.gif")
     with TensorBoardTracker(tmp_path / "events") as tracker:
         tracker.log({"losses/value": 0.5}, step=3)
         tracker.log({"losses/value": 0.25}, step=9)
-        tracker.film(path, step=5)
-        tracker.film(tmp_path / "film.mp4", step=6)
+        tracker.video(path, step=5)
+        tracker.video(tmp_path / "video.mp4", step=6)
     events = EventAccumulator(str(tmp_path / "events"))
     events.Reload()
     assert [(e.step, e.value) for e in events.Scalars("losses/value")] == [(3, 0.5), (9, 0.25)]
-    (picture,) = events.Images("film")
-    assert (picture.step, picture.width) == (5, 8)
-    assert picture.encoded_image_string == path.read_bytes()
-    assert events.Tensors("film/text_summary")[0].step == 6
+    (image,) = events.Images("video")
+    assert (image.step, image.width) == (5, 8)
+    assert image.encoded_image_string == path.read_bytes()
+    assert events.Tensors("video/text_summary")[0].step == 6
 
 
 WANDB = """
 import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from test_track import film
+from test_track import video
 from envfleet import Recorder
 from envfleet.track import FileTracker, Trackers, WandbTracker
 wandb = WandbTracker("games", "first", mode="offline", dir={folder!r})
 with Trackers([FileTracker({folder!r}), wandb]) as trackers:
     print(trackers.project, trackers.run, Recorder(tracker=trackers).folder)
     trackers.log({{"loss": 0.5}}, step=3)
-    trackers.film(film(Path({folder!r}) / "film.gif"), step=2)
+    trackers.video(video(Path({folder!r}) / "video.gif"), step=2)
     trackers.log({{"loss": 0.25}}, step=9)
 """
 
@@ -207,8 +207,8 @@ def test_weights_and_biases_works_offline(tmp_path):
     assert output == f"games first {tmp_path}/renders/games/first\n"
     (run,) = (tmp_path / "wandb").glob("offline-run-*")
     assert list(run.glob("*.wandb"))
-    (copied,) = (run / "files/media/videos").glob("film_*.gif")
-    assert copied.read_bytes() == (tmp_path / "film.gif").read_bytes()
+    (copied,) = (run / "files/media/videos").glob("video_*.gif")
+    assert copied.read_bytes() == (tmp_path / "video.gif").read_bytes()
     assert len(lines(tmp_path / "metrics.jsonl")) == 2
 
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import termios
 import time
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import gymnasium
@@ -25,12 +25,19 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from matplotlib.figure import Figure
 
+import envfleet
+from envfleet.cli.eval import Eval
 from envfleet.cli.main import main
-from envfleet.cli.train import Eval, Record, Resume, Train
+from envfleet.cli.record import Record
+from envfleet.cli.resume import Resume
+from envfleet.cli.train import Train
 from envfleet.rollout.numbers import three_digits
 from envfleet.track.files import FileTracker
 from envfleet.training import checkpoint as checkpoints
-from envfleet.training.run import Run, RunOptions, finished
+from envfleet.training.config import RunOptions, TrainConfig
+from envfleet.training.folder import RunRecord
+from envfleet.training.presets import preset
+from envfleet.training.trainer import Run, finished
 from train_envs import QUICK
 from waiting import wait_until
 
@@ -56,7 +63,7 @@ def trained(tmp_path_factory):
         re.MULTILINE,
     )
     assert ": finished, 3,072 steps in " in done.stdout
-    split = r"s of training: env \d+%, policy .*, films .*, collector .*, update .*, other"
+    split = r"s of training: env \d+%, policy .*, videos .*, collector .*, update .*, other"
     assert re.search(split, done.stdout)
     return folder / "runs/CartPole-v1/a"
 
@@ -69,15 +76,15 @@ def test_training_leaves_a_folder_to_look_at(trained):
     assert list((trained / "renders").glob("render_*.gif"))
 
 
-def test_a_run_is_evaluated_and_filmed(trained, capsys, monkeypatch):
+def test_a_run_is_evaluated_and_recorded(trained, capsys, monkeypatch):
     monkeypatch.chdir(trained)
     assert Eval(trained, episodes=5, json=True).run() == 0
     result = json.loads(capsys.readouterr().out)
     assert len(result["returns"]) == 5
     assert result["mean"] == pytest.approx(np.mean(result["returns"]))
-    assert Record(trained, path=Path("film.mp4")).run() == 0
-    assert capsys.readouterr().out == "film.mp4\n"
-    assert (trained / "film.mp4").stat().st_size > 1000
+    assert Record(trained, path=Path("video.mp4")).run() == 0
+    assert capsys.readouterr().out == "video.mp4\n"
+    assert (trained / "video.mp4").stat().st_size > 1000
 
 
 REFUSED = {
@@ -85,8 +92,8 @@ REFUSED = {
     ("train", "CartPole-v1", "--gamma", "3"): "gamma must be between 0 and 1",
     ("train", "Acrobot-v1", "--preset", "fast"): "no preset 'fast' for Acrobot-v1",
     ("train", "no_module:thing"): "No module named 'no_module'",
-    ("resume", "nowhere"): "nowhere is no run",
-    ("eval", "nowhere"): "nowhere is no run",
+    ("resume", "nowhere"): "nowhere is not a run folder",
+    ("eval", "nowhere"): "nowhere is not a run folder",
     ("eval", "nowhere", "--episodes", "0"): "must be 1 or more",
 }
 
@@ -117,17 +124,17 @@ def refused(command, capsys):
 def test_what_cannot_be_done_leaves_nothing_behind(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
-    assert "without slashes" in refused(Train("CartPole-v1", name="../x"), capsys)
-    assert "Not a directory" in refused(Train("CartPole-v1", run_dir=Path("file")), capsys)
-    assert "seed must be below" in refused(Train("CartPole-v1", seed=2**64), capsys)
-    assert "a finite number" in refused(Train("CartPole-v1", learning_rate=math.inf), capsys)
+    assert "without slashes" in refused(Train.of("CartPole-v1", name="../x"), capsys)
+    assert "Not a directory" in refused(Train.of("CartPole-v1", run_dir=Path("file")), capsys)
+    assert "seed must be below" in refused(Train.of("CartPole-v1", seed=2**64), capsys)
+    assert "a finite number" in refused(Train.of("CartPole-v1", learning_rate=math.inf), capsys)
     assert "device 'nothing' cannot be used" in refused(
-        Train("CartPole-v1", device="nothing"), capsys
+        Train.of("CartPole-v1", device="nothing"), capsys
     )
-    assert "without slashes" in refused(Train("CartPole-v1", name=".."), capsys)
-    assert "give no pictures" in refused(Train("train_envs:unseen", record_every=9), capsys)
-    assert "no reward threshold" in refused(Train("Pendulum-v1", until_solved=True), capsys)
-    assert "takes Discrete" in refused(Train("train_envs:integers"), capsys)
+    assert "without slashes" in refused(Train.of("CartPole-v1", name=".."), capsys)
+    assert "give no images" in refused(Train.of("train_envs:unseen", record_every=9), capsys)
+    assert "no reward threshold" in refused(Train.of("Pendulum-v1", until_solved=True), capsys)
+    assert "takes Discrete" in refused(Train.of("train_envs:integers"), capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -139,17 +146,17 @@ def test_what_cannot_be_done_leaves_nothing_behind(tmp_path, capsys, monkeypatch
         ("Failing", "constructor takes render_mode='rgb_array'"),
     ],
 )
-def test_a_run_that_could_not_be_filmed_does_not_begin(tmp_path, capsys, monkeypatch, env, text):
+def test_a_run_that_could_not_be_recorded_does_not_begin(tmp_path, capsys, monkeypatch, env, text):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     # In this process, which a crash must not end.
-    command = Train(f"train_envs:{env}", record_every=9, backend="serial")
+    command = Train.of(f"train_envs:{env}", record_every=9, backend="serial")
     (said,) = refused(command, capsys).splitlines()
     assert re.search(text, said)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_that_cannot_be_filmed_any_more_is_left_as_it_is(trained, tmp_path, capsys):
+def test_a_run_that_cannot_be_recorded_any_more_is_left_as_it_is(trained, tmp_path, capsys):
     gymnasium.register("Crashing-v0", "train_envs:Crashing")
     shutil.copytree(trained, tmp_path / "run")
     path = tmp_path / "run/config.json"
@@ -169,12 +176,14 @@ def test_what_cannot_be_read_is_refused(trained, tmp_path, capsys):
     assert "no checkpoint 'x'" in refused(Eval(tmp_path / "run", checkpoint="x"), capsys)
     assert "seed must be 0 or more" in refused(Eval(tmp_path / "run", seed=-1), capsys)
     assert "scale must be above 0" in refused(Record(tmp_path / "run", scale=0.0), capsys)
-    first = checkpoints.everyone(tmp_path / "run/checkpoints")[0].name  # the last one is the end
+    first = checkpoints.list_checkpoints(tmp_path / "run/checkpoints")[
+        0
+    ].name  # the last one is the end
     with FileTracker(tmp_path / "run"):
         command = Resume(tmp_path / "run", checkpoint=first)
         assert "another tracker is writing" in refused(command, capsys)
     (tmp_path / "run/config.json").write_text('{"config": ')
-    assert "config.json says nothing that can be used" in refused(Eval(tmp_path / "run"), capsys)
+    assert "config.json cannot be used" in refused(Eval(tmp_path / "run"), capsys)
 
 
 def run_command(*words):
@@ -205,7 +214,7 @@ def test_a_finished_run_is_left_alone(trained, tmp_path, here, capsys):
     assert run_command("resume", run, "--track", "tensorboard") == 0
     assert capsys.readouterr().out == f"{run}: already finished, 3,072 steps\n"
     assert contents(run) == before
-    first, *_, last = (path.name for path in checkpoints.everyone(run / "checkpoints"))
+    first, *_, last = (path.name for path in checkpoints.list_checkpoints(run / "checkpoints"))
     assert finished(run, first) is None  # there is something left to train
     assert finished(run, last) == finished(run) == (3072, None)
 
@@ -259,7 +268,7 @@ def test_an_env_that_raises_is_told_with_its_own_lines(here, capsys):
         "class Lost(Failing):\n    def __init__(self):\n        raise OSError('no map')\n"
     )
     for backend in ("serial", "process"):
-        words = ("--backend", backend, "--num-envs", 2, "--steps", 64, "--name", backend)
+        words = ("--backend", backend, "--num-envs", 2, "--rollout-steps", 64, "--name", backend)
         assert run_command("train", "fails:Lost", *words) == 1
         told = capsys.readouterr().err
         assert f'File "{here}/fails.py", line 6, in __init__\n' in told
@@ -268,7 +277,7 @@ def test_an_env_that_raises_is_told_with_its_own_lines(here, capsys):
         assert not Path("runs").exists()
     assert run_command("train", "train_envs:Failing", *words) == 1
     *_, hint, line = capsys.readouterr().err.splitlines()
-    assert hint == "what was learnt is saved; go on with:"
+    assert hint == "what was learnt is saved; continue with:"
     *words, folder, trust = shlex.split(line)
     assert [*words, trust] == ["envfleet", "resume", "--trust"]
     assert Path(folder).samefile("runs/train_envs_Failing/process")
@@ -286,7 +295,7 @@ def test_games_say_nothing(tmp_path):
     tests = str(Path(__file__).parent)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [tests, env.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "envfleet", "train", "game:Game", "--total-steps", "64"]
-    command += ["--steps", "16", "--num-envs", "4", "--name", "a", "--backend", "process"]
+    command += ["--rollout-steps", "16", "--num-envs", "4", "--name", "a", "--backend", "process"]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=tmp_path, env=env, check=False
     )
@@ -315,7 +324,7 @@ def test_envs_of_the_current_folder_are_trained_and_tracked(tmp_path):
         "import gymnasium\n\ndef cart(**kwargs): return gymnasium.make('CartPole-v1', **kwargs)\n"
     )
     done = envfleet_command(
-        *("train", "mine:cart", "--total-steps", 64, "--steps", 16, "--num-envs", 2),
+        *("train", "mine:cart", "--total-steps", 64, "--rollout-steps", 16, "--num-envs", 2),
         *("--track", "tensorboard", "--name", "a"),
         cwd=tmp_path,
     )
@@ -333,7 +342,7 @@ def test_training_goes_on_when_nobody_listens(tmp_path):
     assert process.stderr.read() == ""
     process.stderr.close()
     assert process.wait() == 0
-    assert checkpoints.everyone(tmp_path / "runs/CartPole-v1/a/checkpoints")
+    assert checkpoints.list_checkpoints(tmp_path / "runs/CartPole-v1/a/checkpoints")
 
 
 def test_a_terminal_has_a_bar(tmp_path):
@@ -366,16 +375,16 @@ def test_a_signal_saves_and_the_run_can_be_resumed(tmp_path, number, code):
     process, folder = started(tmp_path, "metrics.jsonl", "--run-dir", "my runs")
     process.send_signal(number)
     *_, hint, line = process.communicate(timeout=60)[0].splitlines()
-    assert hint == "go on with:"
+    assert hint == "continue with:"
     words = shlex.split(line)  # as a shell would
     assert words[:2] == ["envfleet", "resume"]
     assert (tmp_path / words[2]).samefile(folder)
     assert process.returncode == code
-    (saved,) = checkpoints.everyone(folder / "checkpoints")
+    (saved,) = checkpoints.list_checkpoints(folder / "checkpoints")
     assert checkpoints.load(saved).step < 20_000
     with Run.resume(folder) as run:
         assert run.train()
-    assert checkpoints.everyone(folder / "checkpoints")[-1].name == "step_000000020224"
+    assert checkpoints.list_checkpoints(folder / "checkpoints")[-1].name == "step_000000020224"
 
 
 def started(tmp_path, name="metrics.jsonl", *words):
@@ -414,3 +423,57 @@ def test_the_second_signal_ends_at_once(tmp_path, number, code):
     assert process.returncode in (code, -number)  # it may come before there is somebody to hear it
     assert process.communicate()[1] == ("interrupted\n" if code == 130 else "")
     assert not (folder / "checkpoints").exists()
+
+
+# Options
+
+
+def test_help_shows_the_values_that_will_be_used(here, capsys):
+    assert run_command("train", "CartPole-v1", "--help") == 0
+    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "--rollout-steps INT Steps of each env per rollout. (default: 32)" in told
+    assert "(default: 0.98)" in told  # gamma, of the zoo
+    for field in (*fields(TrainConfig), *fields(RunOptions)):
+        if field.name != "env_id":
+            assert f"--{field.name.replace('_', '-')}" in told
+
+
+def test_show_config_trains_nothing(here, capsys):
+    words = ("--preset", "fast", "--log-std", -1, "--no-orthogonal", "--hidden", 8, 8)
+    assert run_command("train", "CartPole-v1", *words, "--show-config") == 0
+    told = json.loads(capsys.readouterr().out)["config"]
+    expected = replace(preset("CartPole-v1", "fast"), log_std=-1.0, orthogonal=False, hidden=(8, 8))
+    assert {**told, "hidden": tuple(told["hidden"])} == asdict(expected)
+    assert not list(here.iterdir())
+
+
+def test_the_version_is_told(capsys):
+    assert run_command("--version") == 0
+    assert capsys.readouterr().out == f"envfleet {envfleet.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("flag", "meant"),
+    [("--lr", "--learning-rate"), ("--ent-coef", "--entropy-coef"), ("--epoch", "--epochs")],
+)
+def test_a_flag_that_is_not_there_is_told_with_the_one_that_was_meant(here, capsys, flag, meant):
+    assert run_command("train", "CartPole-v1", flag, "3") == 2
+    assert f"has no option {flag}: did you mean {meant}" in capsys.readouterr().err
+    assert not list(here.iterdir())
+
+
+@pytest.mark.usefixtures("_fonts")
+def test_a_run_is_made_longer(trained, tmp_path, here, capsys):
+    run = shutil.copytree(trained, tmp_path / "run")
+    assert run_command("resume", run, "--total-steps", 2000) == 2
+    assert "at least the 3,072 already taken" in capsys.readouterr().err
+    assert run_command("resume", run, "--total-steps", 4000) == 0
+    assert ": finished, 4,096 steps" in capsys.readouterr().out
+    record = RunRecord.read(run)
+    assert record.config.total_steps == 4000
+    note = {"at_step": 3072, "total_steps_before": 3000, "total_steps": 4000}
+    assert record.extended == (note,)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(256, 4097, 256))
+    assert run_command("resume", run) == 0
+    assert "already finished, 4,096 steps" in capsys.readouterr().out

@@ -133,13 +133,13 @@ def test_numpy_to_torch(engine):
 def test_record_video(engine, tmp_path):
     pytest.importorskip("moviepy")
     fleet = wrappers.RecordVideo(
-        engine([partial(CounterEnv, length=3)] * 4), str(tmp_path / "films"), video_length=4
+        engine([partial(CounterEnv, length=3)] * 4), str(tmp_path / "videos"), video_length=4
     )
     fleet.reset()
     for _ in range(6):
         fleet.step([0] * 4)
     fleet.close()
-    assert {path.suffix for path in (tmp_path / "films").iterdir()} == {".mp4"}
+    assert {path.suffix for path in (tmp_path / "videos").iterdir()} == {".mp4"}
 
 
 def test_every_vector_wrapper_of_gymnasium_is_covered():

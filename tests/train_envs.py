@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import random
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import gymnasium as gym
@@ -13,18 +14,25 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envfleet.training.callbacks import Callback
 from envfleet.training.config import TrainConfig
+from envfleet.training.trainer import Run
 
 torch.set_num_threads(1)  # else every later fork is warned of
 
 QUICK = {
     "cartpole": TrainConfig(
-        env_id="CartPole-v1", num_envs=4, steps=32, batch_size=64, epochs=2, total_steps=6000
+        env_id="CartPole-v1",
+        num_envs=4,
+        rollout_steps=32,
+        batch_size=64,
+        epochs=2,
+        total_steps=6000,
     ),
     "pendulum": TrainConfig(
         env_id="Pendulum-v1",
         num_envs=4,
-        steps=32,
+        rollout_steps=32,
         batch_size=64,
         epochs=2,
         total_steps=6000,
@@ -32,6 +40,16 @@ QUICK = {
         normalize_rewards=True,
     ),
 }
+
+
+class OnUpdate(Callback):
+    """Calls a function after every update."""
+
+    def __init__(self, function: Callable[[Run, dict[str, float]], bool | None]) -> None:
+        self._function = function
+
+    def on_update(self, run: Run, metrics: dict[str, float]) -> bool | None:
+        return self._function(run, metrics)
 
 
 class Sampler(gym.Env):

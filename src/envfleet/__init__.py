@@ -32,14 +32,18 @@ from envfleet.vector.process import ProcessVectorEnv
 from envfleet.vector.serial import SerialVectorEnv
 
 if _typing.TYPE_CHECKING:
-    from envfleet.record.film import record_agent
+    from envfleet.record.agent import record_agent
     from envfleet.record.recorder import Recorder
     from envfleet.rollout.buffer import Rollout
     from envfleet.rollout.collector import Collector
     from envfleet.rollout.evaluate import EvaluationResult, evaluate
+    from envfleet.training.api import TrainResult, train
+    from envfleet.training.callbacks import Callback
+    from envfleet.training.loading import TrainedPolicy, load
 
 __all__ = [
     "Batch",
+    "Callback",
     "Collector",
     "EnvError",
     "EnvHost",
@@ -52,23 +56,32 @@ __all__ = [
     "Recorder",
     "Rollout",
     "SerialVectorEnv",
+    "TrainResult",
+    "TrainedPolicy",
     "WaitTimeout",
     "WorkerDied",
     "evaluate",
+    "load",
     "make",
     "make_atari",
     "record_agent",
+    "train",
 ]
 
 __version__ = "0.1.0"
 
 _WITH_TORCH = {
+    "Callback": "envfleet.training.callbacks",
     "Collector": "envfleet.rollout.collector",
     "EvaluationResult": "envfleet.rollout.evaluate",
     "Recorder": "envfleet.record.recorder",
     "Rollout": "envfleet.rollout.buffer",
+    "TrainResult": "envfleet.training.api",
+    "TrainedPolicy": "envfleet.training.loading",
     "evaluate": "envfleet.rollout.evaluate",
-    "record_agent": "envfleet.record.film",
+    "load": "envfleet.training.loading",
+    "record_agent": "envfleet.record.agent",
+    "train": "envfleet.training.api",
 }
 
 
@@ -80,7 +93,7 @@ def __getattr__(name: str) -> _typing.Any:
     try:
         module = importlib.import_module(_WITH_TORCH[name])
     except ModuleNotFoundError as error:
-        if error.name not in ("torch", "PIL"):
+        if error.name not in ("torch", "PIL", "safetensors"):
             raise
         raise ImportError(
             f"envfleet.{name} needs {error.name}: pip install 'envfleet[train]'."

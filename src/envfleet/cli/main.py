@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,19 @@ def _main(words: Sequence[str] | None) -> None:
         print("the envfleet command needs: pip install 'envfleet[train]'", file=sys.stderr)  # noqa: T201
         sys.exit(2)
 
+    words = list(sys.argv[1:] if words is None else words)
+    if words[:1] == ["--version"]:
+        print(f"envfleet {version('envfleet')}")  # noqa: T201 - it is what was asked for
+        sys.exit(0)
     from envfleet.cli.bench import Bench  # noqa: PLC0415 - after the check
     from envfleet.cli.report import Report  # noqa: PLC0415 - same
 
     commands: dict[str, Any] = {"bench": Bench, "report": Report}
     try:
-        from envfleet.cli.train import Eval, Record, Resume, Train  # noqa: PLC0415 - same
+        from envfleet.cli.eval import Eval  # noqa: PLC0415 - same
+        from envfleet.cli.record import Record  # noqa: PLC0415 - same
+        from envfleet.cli.resume import Resume  # noqa: PLC0415 - same
+        from envfleet.cli.train import Train  # noqa: PLC0415 - same
     except ModuleNotFoundError as error:
         # Neither measuring engines nor reading a run's files needs torch.
         hint = f"without {error.name} only bench and report are here: pip install 'envfleet[train]'"
@@ -71,7 +79,10 @@ def _main(words: Sequence[str] | None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name may have letters that it cannot show
             stream.reconfigure(errors="backslashreplace")
-    command = tyro.extras.subcommand_cli_from_dict(commands, prog="envfleet", args=words)
+    if words[:1] == ["train"] and "train" in commands:
+        command = commands["train"].parse(words[1:])
+    else:
+        command = tyro.extras.subcommand_cli_from_dict(commands, prog="envfleet", args=words)
     if getattr(command, "trust", True):
         with contextlib.suppress(OSError):  # it may be gone
             sys.path.insert(0, str(Path.cwd()))  # module:callable may be in it

@@ -1,7 +1,7 @@
-"""The encoder's process: reads frames from its standard input, writes films, says what it has done.
+"""The encoder's process: reads frames from standard input, writes videos, says what it has done.
 
-It outlives an interrupted program by as long as it takes to complete its films: Ctrl-C does not
-reach it, and the end of its input, for whatever reason, is the end of the films it has.
+It outlives an interrupted program by as long as it takes to complete its videos: Ctrl-C does not
+reach it, and the end of its input, for whatever reason, is the end of the videos it has.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from envfleet.record.writers import Writer, open_writer
 
 @dataclass(frozen=True)
 class Begin:
-    """A film begins; further messages name it by its number."""
+    """A video begins; further messages name it by its number."""
 
-    film: int
+    video: int
     path: str
     fps: float
     scale: float
@@ -32,9 +32,9 @@ class Begin:
 
 @dataclass(frozen=True)
 class Show:
-    """A frame of a film, at the time of its number."""
+    """A frame of a video, at the time of its number."""
 
-    film: int
+    video: int
     number: int
     frame: Frame
     texts: tuple[str, ...]
@@ -43,9 +43,9 @@ class Show:
 
 @dataclass(frozen=True)
 class End:
-    """A film is complete."""
+    """A video is complete."""
 
-    film: int
+    video: int
 
 
 Message = Begin | Show | End | None
@@ -53,36 +53,36 @@ Message = Begin | Show | End | None
 
 
 def serve(frames: BinaryIO, answers: TextIO) -> int:
-    """Write films until there is nothing more to read; returns an exit code."""
-    films: dict[int, tuple[Writer, Begin]] = {}
+    """Write videos until there is nothing more to read; returns an exit code."""
+    videos: dict[int, tuple[Writer, Begin]] = {}
 
     def tell(**told: object) -> None:
-        with contextlib.suppress(OSError):  # the program may have ended before its films
+        with contextlib.suppress(OSError):  # the program may have ended before its videos
             print(json.dumps(told), file=answers, flush=True)
 
-    def finish(film: int) -> None:
-        writer, begin = films[film]
+    def finish(video: int) -> None:
+        writer, begin = videos[video]
         if writer.frames:
             writer.close()
-            tell(film=film, path=begin.path, frames=writer.frames)
+            tell(video=video, path=begin.path, frames=writer.frames)
         else:
             writer.discard()
-        del films[film]
+        del videos[video]
 
     try:
         while (message := _read(frames)) is not None:
             match message:
                 case Begin():
-                    films[message.film] = open_writer(Path(message.path), message.fps), message
+                    videos[message.video] = open_writer(Path(message.path), message.fps), message
                 case Show():
-                    writer, begin = films[message.film]
+                    writer, begin = videos[message.video]
                     writer.add(message.number, prepare(message.frame, message.texts, begin.scale))
                 case End():
-                    finish(message.film)
-        for film in list(films):
-            finish(film)
+                    finish(message.video)
+        for video in list(videos):
+            finish(video)
     except Exception as error:  # noqa: BLE001 - a full disk, a codec: told, and recording is over
-        for writer, _ in films.values():
+        for writer, _ in videos.values():
             with contextlib.suppress(Exception):  # it is broken already
                 writer.discard()
         tell(problem=f"{type(error).__name__}: {error}")

@@ -60,8 +60,8 @@ class Feed:
             env={**os.environ, "PYTHONPATH": path},
             start_new_session=True,
         )
-        self._writer = threading.Thread(target=self._write, daemon=True, name="envfleet-films")
-        self._reader = threading.Thread(target=self._read, daemon=True, name="envfleet-films-told")
+        self._writer = threading.Thread(target=self._write, daemon=True, name="envfleet-videos")
+        self._reader = threading.Thread(target=self._read, daemon=True, name="envfleet-videos-told")
         self._writer.start()
         self._reader.start()
         # A program that ends with Ctrl-C still hands over what waits.
@@ -80,14 +80,14 @@ class Feed:
         return True
 
     def finished(self) -> list[tuple[Path, int]]:
-        """The films completed since the last time, with their numbers of frames."""
+        """The videos completed since the last time, with their numbers of frames."""
         found = []
         while self._finished:
             found.append(self._finished.popleft())
         return found
 
     def close(self, timeout: float = 60.0) -> None:
-        """Let the encoder complete its films and leave; after the time-out it is killed."""
+        """Let the encoder complete its videos and leave; after the time-out it is killed."""
         if self._closing:
             return
         self._closing = True

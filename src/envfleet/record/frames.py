@@ -1,4 +1,4 @@
-"""Frames: what envs render, as pictures of one kind."""
+"""Frames: what envs render, as images of one kind."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ Frame = NDArray[np.uint8]
 
 
 def as_frame(rendered: Any) -> Frame:
-    """A picture in memory of its own, from whatever an env renders.
+    """An image in memory of its own, from whatever an env renders.
 
-    Grey pictures get three channels, a fourth is left out, floats up to 1 are scaled to 255.
+    Grey images get three channels, a fourth is left out, floats up to 1 are scaled to 255.
 
     Raises:
-        ValueError: it is no picture.
+        ValueError: it is no image.
     """
     if rendered is None:
-        raise ValueError("an env rendered None, and no picture")
-    picture = np.array(rendered)  # a copy: the env may draw the next one over it
-    if picture.ndim == 2:
-        picture = picture[:, :, None]
-    if picture.ndim != 3 or picture.shape[2] not in (1, 3, 4) or picture.dtype.kind not in "buif":
+        raise ValueError("an env rendered None, and no image")
+    image = np.array(rendered)  # a copy: the env may draw the next one over it
+    if image.ndim == 2:
+        image = image[:, :, None]
+    if image.ndim != 3 or image.shape[2] not in (1, 3, 4) or image.dtype.kind not in "buif":
         raise ValueError(
-            f"an env rendered an array of shape {picture.shape} and dtype {picture.dtype}, which "
-            "is no picture: (height, width), or with 1, 3 or 4 channels, is"
+            f"an env rendered an array of shape {image.shape} and dtype {image.dtype}, which "
+            "is no image: (height, width), or with 1, 3 or 4 channels, is"
         )
-    if picture.dtype.kind == "b" or (picture.dtype.kind == "f" and picture.max(initial=0) <= 1.0):
-        picture = picture * 255.0
-    if picture.dtype != np.uint8:
-        picture = picture.clip(0, 255).astype(np.uint8)
-    if picture.shape[2] == 1:
-        picture = np.repeat(picture, 3, axis=2)
-    return np.ascontiguousarray(picture[:, :, :3])
+    if image.dtype.kind == "b" or (image.dtype.kind == "f" and image.max(initial=0) <= 1.0):
+        image = image * 255.0
+    if image.dtype != np.uint8:
+        image = image.clip(0, 255).astype(np.uint8)
+    if image.shape[2] == 1:
+        image = np.repeat(image, 3, axis=2)
+    return np.ascontiguousarray(image[:, :, :3])
 
 
 def fit(frame: Frame, shape: tuple[int, ...]) -> Frame:

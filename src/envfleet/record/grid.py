@@ -1,4 +1,4 @@
-"""Several frames as one picture, with gaps between them."""
+"""Several frames as one image, with gaps between them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def tile(frames: Sequence[Frame]) -> Frame:
     width = max(frame.shape[1] for frame in frames)
     gap = gap_of(height, width)
     shape = rows * (height + gap) - gap, columns * (width + gap) - gap, 3
-    picture = np.full(shape, GREY, dtype=np.uint8)
+    image = np.full(shape, GREY, dtype=np.uint8)
     for i, frame in enumerate(frames):
         top, left = i // columns * (height + gap), i % columns * (width + gap)
-        picture[top : top + frame.shape[0], left : left + frame.shape[1]] = frame
-    return picture
+        image[top : top + frame.shape[0], left : left + frame.shape[1]] = frame
+    return image
 
 
 def gap_of(height: int, width: int) -> int:

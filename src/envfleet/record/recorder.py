@@ -1,4 +1,4 @@
-"""Recorder: films whole episodes of chosen envs while a collector steps the fleet."""
+"""Recorder: records whole episodes of chosen envs while a collector steps the fleet."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ log = logging.getLogger("envfleet")
 Flags = NDArray[np.bool_]
 
 
-class FilmTracker(Protocol):
-    """What a recorder wants of a tracker: names for its folder, and somebody to show films to."""
+class VideoTracker(Protocol):
+    """What a recorder wants of a tracker: names for its folder, and somebody to show videos to."""
 
     project: str | None
     run: str | None
 
-    def film(self, path: Path, step: int) -> None:
-        """A film is complete."""
+    def video(self, path: Path, step: int) -> None:
+        """A video is complete."""
 
 
 @dataclass
-class _Film:
+class _Video:
     """One that is being made."""
 
-    film: int
+    video: int
     path: Path
     step: int
     frames: int = 0
@@ -60,28 +60,28 @@ class _Film:
 
 
 class Recorder:
-    """Films the first episode of the chosen envs, and then one now and again.
+    """Records the first episode of the chosen envs, and then one now and again.
 
-    A film is a whole episode: the frame after the reset, one after every step, the last one
+    A video is a whole episode: the frame after the reset, one after every step, the last one
     included, each with the return so far. Frames go to an encoder in a process of its own; training
     never waits for it: frames that it cannot take are dropped and counted in the log, and an
     encoder that fails is one warning. An env that cannot render at the first reset is refused there
     with what to do (ValueError); a ``render`` that fails later ends recording with a warning.
 
     Args:
-        folder: where films go; by default ``renders/<project>/<run>`` with the tracker's names, or
+        folder: where videos go; by default ``renders/<project>/<run>`` with the tracker's names, or
             ``renders/misc``.
-        env_ids: the envs to film.
-        every_steps: film the next episode after so many steps of the whole fleet; 0 films nothing.
-        every_episodes: film every so many episodes of each chosen env.
-        max_frames: where a film ends, also in the middle of an episode; None is the episode's end.
+        env_ids: the envs to record.
+        every_steps: record the next episode after so many steps of the whole fleet; 0 is off.
+        every_episodes: record every so many episodes of each chosen env.
+        max_frames: where a video ends, also in the middle of an episode; None is the episode's end.
         fps: steps per second of the video; by default those of the game: the envs'
             ``metadata["render_fps"]``, and for Atari 60 frames of the console.
         format: "gif" or "mp4".
         overlay: whether to draw the return on each frame.
         scale: factor for width and height.
         frame_skip: show every so many frames only (at the right time).
-        tracker: is told of complete films.
+        tracker: is told of complete videos.
 
     Raises:
         ValueError: an option means nothing.
@@ -100,7 +100,7 @@ class Recorder:
         scale: float = 1.0,
         frame_skip: int = 1,
         *,
-        tracker: FilmTracker | None = None,
+        tracker: VideoTracker | None = None,
     ) -> None:
         _check(every_steps is None or every_steps >= 0, "every_steps", every_steps, "0 or more")
         _check(every_episodes is None or every_episodes >= 1, "every_episodes", every_episodes)
@@ -124,8 +124,8 @@ class Recorder:
         self._skip = frame_skip
         self._tracker = tracker
         self._feed: Feed | None = None
-        self._films: dict[int, _Film] = {}
-        self._ended: dict[Path, _Film] = {}
+        self._videos: dict[int, _Video] = {}
+        self._ended: dict[Path, _Video] = {}
         self._steps = 0
         self._due = dict.fromkeys(self.env_ids, True)
         self._episodes = dict.fromkeys(self.env_ids, 0)
@@ -136,13 +136,13 @@ class Recorder:
         self._has_begun = False
 
     def attach(self, envs: VectorEnv[Any, Any, Any], autoreset_mode: AutoresetMode) -> None:
-        """Film this fleet from now on.
+        """Record this fleet from now on.
 
         Raises:
-            ValueError: its envs do not render pictures, or there is no such env.
+            ValueError: its envs do not render images, or there is no such env.
         """
         if self._envs is not None:
-            raise ValueError("a recorder films one fleet, once: build another one.")
+            raise ValueError("a recorder records one fleet, once: build another one.")
         check_renders(envs)
         wrong = [env for env in self.env_ids if not 0 <= env < envs.num_envs]
         if wrong:
@@ -155,13 +155,13 @@ class Recorder:
         self._ends = FinalFrames(self._engine if self._hides_ends else None)
         self._fps = self._fps or fps_of(envs)
 
-    def state(self) -> dict[str, Any]:
-        """How far it is, for ``go_on`` of another recorder with the same options."""
+    def state_dict(self) -> dict[str, Any]:
+        """How far it is, for ``load_state_dict`` of another recorder with the same options."""
         due = [self._due[env] for env in self.env_ids]
         return {"steps": self._steps, "due": due, "episodes": list(self._episodes.values())}
 
-    def go_on(self, state: dict[str, Any]) -> None:
-        """Film as if this had been the recorder whose ``state`` this is."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue as the recorder whose ``state_dict`` this is."""
         self._steps = state["steps"]
         self._due = dict(zip(self.env_ids, state["due"], strict=True))
         self._episodes = dict(zip(self.env_ids, state["episodes"], strict=True))
@@ -204,11 +204,11 @@ class Recorder:
             if self._feed is None:
                 self._feed = Feed()
             number, path = claim(self.folder, "render_", self._format)
-            film = self._films[env] = _Film(number, path, self._steps)
+            video = self._videos[env] = _Video(number, path, self._steps)
             assert self._fps is not None  # noqa: S101 - attach has set it
-            self._feed.send(Begin(film.film, str(path), self._fps, self._scale))
-            self._show(film, frame)
-            self._ends.keep(self._films)
+            self._feed.send(Begin(video.video, str(path), self._fps, self._scale))
+            self._show(video, frame)
+            self._ends.keep(self._videos)
         except Exception as error:
             if is_first:
                 self.cut()
@@ -226,16 +226,16 @@ class Recorder:
         every = self._every_steps
         if every and before // every != self._steps // every:
             self._due = dict.fromkeys(self.env_ids, True)
-        for env, film in list(self._films.items()):
-            if env not in self._films:
+        for env, video in list(self._videos.items()):
+            if env not in self._videos:
                 break  # another one's frame has ended recording
             if valid[env]:
-                film.number += 1
-                film.episode_return += float(rewards[env])
+                video.number += 1
+                video.episode_return += float(rewards[env])
                 if done[env] and self._hides_ends:
-                    self._look_at_end(env, film, infos)
-                elif done[env] or film.number % self._skip == 0:
-                    self._look(env, film)
+                    self._look_at_end(env, video, infos)
+                elif done[env] or video.number % self._skip == 0:
+                    self._look(env, video)
             if done[env]:
                 self._end(env)
             else:
@@ -244,23 +244,23 @@ class Recorder:
             self._hear(self._feed)
 
     def _end_if_full(self, env: int) -> None:
-        film = self._films.get(env)
-        if film is not None and self._max_frames is not None and film.frames >= self._max_frames:
+        video = self._videos.get(env)
+        if video is not None and self._max_frames is not None and video.frames >= self._max_frames:
             self._end(env)
 
-    def _look(self, env: int, film: _Film) -> None:
+    def _look(self, env: int, video: _Video) -> None:
         """Take a frame of an env; if that fails, recording is over and training goes on."""
         try:
-            self._show(film, take_frame(self._envs, self._engine, env))
+            self._show(video, take_frame(self._envs, self._engine, env))
         except Exception as error:  # noqa: BLE001 - an env may raise anything, or render it
             self._give_up(env, error)
 
-    def _look_at_end(self, env: int, film: _Film, infos: dict[str, Any]) -> None:
+    def _look_at_end(self, env: int, video: _Video, infos: dict[str, Any]) -> None:
         """Take the frame that same-step autoreset has hidden, where the engine has kept it."""
         try:
             frame = self._ends.of(env, infos)
             if frame is not None:
-                self._show(film, frame)
+                self._show(video, frame)
         except ValueError as error:
             self._give_up(env, error)
 
@@ -277,63 +277,63 @@ class Recorder:
         self._stop(f"env {env}: {type(error).__name__}: {text}")
 
     def _stop(self, why: str) -> None:
-        """Film nothing more; what there is of films is completed."""
+        """Record nothing more; what there is of videos is completed."""
         if self.is_on:
             self.is_on = False
             self.cut()
             warnings.warn(f"recording has stopped, and training goes on: {why}", stacklevel=2)
 
     def cut(self) -> None:
-        """Complete what there is of the running films; their episodes are over, or not followed."""
-        for env in list(self._films):
+        """Complete what there is of running videos; their episodes are over, or not followed."""
+        for env in list(self._videos):
             self._end(env)
         self._ends.release()
 
-    def _show(self, film: _Film, frame: Frame) -> None:
-        texts = return_texts(film.episode_return) if self._overlay else ()
+    def _show(self, video: _Video, frame: Frame) -> None:
+        texts = return_texts(video.episode_return) if self._overlay else ()
         if self._feed is not None:
-            film.frames += 1
-            if not self._feed.send(Show(film.film, film.number, frame, texts)):
-                film.dropped += 1
+            video.frames += 1
+            if not self._feed.send(Show(video.video, video.number, frame, texts)):
+                video.dropped += 1
 
     def _end(self, env: int) -> None:
-        film = self._films.pop(env, None)
-        if film is None or self._feed is None:
+        video = self._videos.pop(env, None)
+        if video is None or self._feed is None:
             return
-        self._feed.send(End(film.film))
-        self._ended[film.path] = film
+        self._feed.send(End(video.video))
+        self._ended[video.path] = video
         with contextlib.suppress(Exception):  # told again with the next change
-            self._ends.keep(self._films)
-        if film.dropped:
+            self._ends.keep(self._videos)
+        if video.dropped:
             log.warning(
                 "%s: the encoder was too slow for %d of %d frames, which were dropped",
-                film.path,
-                film.dropped,
-                film.frames,
+                video.path,
+                video.dropped,
+                video.frames,
             )
 
     def _hear(self, feed: Feed) -> None:
         """Pass on what the encoder has told."""
         for path, _ in feed.finished():
-            film = self._ended.pop(path, None)
-            if self._tracker is not None and film is not None:
+            video = self._ended.pop(path, None)
+            if self._tracker is not None and video is not None:
                 try:
-                    self._tracker.film(path, film.step)
+                    self._tracker.video(path, video.step)
                 except Exception as error:  # noqa: BLE001 - its own troubles must not stop training
                     self._tracker = None
                     warnings.warn(
-                        f"the tracker did not take the film {path}, and is shown no more: "
+                        f"the tracker did not take the video {path}, and is shown no more: "
                         f"{type(error).__name__}: {error}",
                         stacklevel=2,
                     )
         if feed.problem:
-            for film in (*self._films.values(), *self._ended.values()):
-                unfinished(film.path).unlink(missing_ok=True)
-            self._films.clear()
+            for video in (*self._videos.values(), *self._ended.values()):
+                unfinished(video.path).unlink(missing_ok=True)
+            self._videos.clear()
             self._stop(feed.problem)
 
     def close(self, timeout: float = 60.0) -> None:
-        """Complete all films, those of running episodes too; once.
+        """Complete all videos, those of running episodes too; once.
 
         An encoder that does not finish within ``timeout`` seconds is killed.
         """
@@ -344,11 +344,11 @@ class Recorder:
             feed.close(timeout)
             self._hear(feed)
             if feed.problem:
-                log.warning("films may be missing: %s", feed.problem)
+                log.warning("videos may be missing: %s", feed.problem)
 
 
 def claim(folder: Path, prefix: str, suffix: str) -> tuple[int, Path]:
-    """The next number that no film in a folder has, and its path; nobody else will get it."""
+    """The next number that no video in a folder has, and its path; nobody else will get it."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [path.name for path in folder.iterdir()]
     found = [re.match(rf"\.?{prefix}(\d+)\.", name) for name in names]
@@ -363,7 +363,7 @@ def claim(folder: Path, prefix: str, suffix: str) -> tuple[int, Path]:
             return number, path
 
 
-def _folder(tracker: FilmTracker | None) -> Path:
+def _folder(tracker: VideoTracker | None) -> Path:
     if tracker is not None and tracker.project and tracker.run:
         return Path("renders") / _as_name(tracker.project) / _as_name(tracker.run)
     return Path("renders") / "misc"

@@ -1,4 +1,4 @@
-"""Asking a fleet for images: what can be filmed, one frame, and what to do where there is none."""
+"""Asking a fleet for images: what can be recorded, one frame, what to do where there is none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_renders(envs: VectorEnv[Any, Any, Any]) -> None:
     """
     if envs.render_mode != "rgb_array":
         raise ValueError(
-            f"the envs have render_mode={envs.render_mode!r} and give no pictures: build them with "
+            f"the envs have render_mode={envs.render_mode!r} and give no images: build them with "
             "render_mode='rgb_array'; an env of your own takes render_mode in its constructor and "
             "keeps it in self.render_mode."
         )

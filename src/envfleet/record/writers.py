@@ -1,4 +1,4 @@
-"""Film files, written frame by frame: GIF by Pillow, MP4 by PyAV; named only when complete."""
+"""Video files, written frame by frame: GIF by Pillow, MP4 by PyAV; named only when complete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envfleet.record.timing import GifClock, gif_stride, held_frames
 
 
 class Writer(Protocol):
-    """Writes one film."""
+    """Writes one video."""
 
     frames: int
     """How many frames are in the file, or will be."""
@@ -39,11 +39,11 @@ def open_writer(path: Path, fps: float) -> Writer:
         return GifWriter(path, fps)
     if path.suffix == ".mp4":
         return Mp4Writer(path, fps)
-    raise ValueError(f"a film is a .gif or .mp4 file, got {path.name!r}")
+    raise ValueError(f"a video is a .gif or .mp4 file, got {path.name!r}")
 
 
 def unfinished(path: Path) -> Path:
-    """Where a film is written until it is complete."""
+    """Where a video is written until it is complete."""
     return path.with_name(f".{path.stem}.unfinished{path.suffix}")
 
 
@@ -120,7 +120,7 @@ class Mp4Writer:
         try:
             import av  # noqa: PLC0415 - an extra
         except ImportError:
-            raise ImportError("MP4 films need PyAV: pip install 'envfleet[train]'") from None
+            raise ImportError("MP4 videos need PyAV: pip install 'envfleet[train]'") from None
         self._av = av
         self._path = path
         self._rate = Fraction(fps).limit_denominator(1001)
@@ -148,10 +148,10 @@ class Mp4Writer:
             self._stream.pix_fmt = "yuv420p"
             self._stream.options = {"preset": "veryfast", "crf": "20"}
             self._stream.codec_context.time_base = 1 / self._rate
-        picture = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(even), format="rgb24")
-        picture.pts = number
-        picture.time_base = 1 / self._rate
-        self._container.mux(self._stream.encode(picture))
+        image = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(even), format="rgb24")
+        image.pts = number
+        image.time_base = 1 / self._rate
+        self._container.mux(self._stream.encode(image))
 
     def close(self) -> None:
         """Complete the file; the last frame is held for a second."""

@@ -1,6 +1,6 @@
 """Charts: curves as inline SVG that fits any width, with values for pointer, keys and ears.
 
-The picture is stretched to its place and lines keep their width; labels are HTML beside it, so that
+The image is stretched to its place and lines keep their width; labels are HTML beside it, so that
 they are as large on a phone as on a wide screen. Without the page's script it is a chart as well.
 """
 
@@ -110,7 +110,7 @@ def _scale(chart: Chart) -> _Scale:
 
 
 def _axes(scale: _Scale, chart: Chart) -> tuple[Html, Html, Html]:
-    """Grid lines in the picture, and the labels below and beside it."""
+    """Grid lines in the image, and the labels below and beside it."""
     across, down = ticks(*scale.x), ticks(*scale.y)
     left = [f"{(t - scale.x[0]) / (scale.x[1] - scale.x[0]):.2%}" for t in across]
     top = [f"{1 - (t - scale.y[0]) / (scale.y[1] - scale.y[0]):.2%}" for t in down]
@@ -192,7 +192,7 @@ def _summary(curve: Curve) -> str:
 
 
 def _values(chart: Chart) -> Html:
-    """Some of the values as a table, for those who do not see the picture."""
+    """Some of the values as a table, for those who do not see the image."""
     shown = number if not chart.percent else lambda v: f"{v:.1%}" if math.isfinite(v) else NONE
     steps = np.unique(np.concatenate([curve.x for curve in chart.curves]))
     chosen = steps[np.unique(np.linspace(0, len(steps) - 1, _TABLE_ROWS).astype(int))]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 Column = NDArray[np.float64]
 
 CONFIG, PLAN, TABLE, LINES = "config.json", "plan.json", "metrics.csv", "metrics.jsonl"
-VIDEO_LISTS, VIDEO_FOLDER = ("videos.jsonl", "films.jsonl"), "renders"
+VIDEO_LIST, VIDEO_FOLDER = "videos.jsonl", "renders"
 _KINDS = {".gif": ("image/gif", b"GIF8", 0), ".mp4": ("video/mp4", b"ftyp", 4)}
 """Suffix: media type, and the bytes that must be at a place of such a file."""
 
@@ -205,15 +205,14 @@ def _read_videos(folder: Path, notes: list[str]) -> Iterator[Video]:
     out of the folder is never followed: the page would show a file that is not the run's.
     """
     steps: dict[Path, int | None] = {}
-    for name in VIDEO_LISTS:
-        if (folder / name).exists():
-            lines = (folder / name).read_text("utf-8", errors="replace").splitlines()
-            for row in filter(None, map(_json_line, lines)):
-                path = Path(str(row.get("path", "")))
-                step = row.get("step")
-                found = folder / VIDEO_FOLDER / path.name
-                found = found if found.is_file() else folder / path
-                steps[found] = step if isinstance(step, int) else None
+    if (folder / VIDEO_LIST).exists():
+        lines = (folder / VIDEO_LIST).read_text("utf-8", errors="replace").splitlines()
+        for row in filter(None, map(_json_line, lines)):
+            path = Path(str(row.get("path", "")))
+            step = row.get("step")
+            found = folder / VIDEO_FOLDER / path.name
+            found = found if found.is_file() else folder / path
+            steps[found] = step if isinstance(step, int) else None
     for path in sorted((folder / VIDEO_FOLDER).glob("*")):
         named = re.search(r"_(\d+)$", path.stem) if path.stem.startswith("policy") else None
         if path.suffix in _KINDS:

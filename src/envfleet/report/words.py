@@ -19,9 +19,10 @@ _LOSSES = {
 _PARTS = {
     "env": "envs",
     "policy": "policy",
-    "films": "videos",
+    "videos": "videos",
     "collector": "collecting",
     "update": "learning",
+    "evaluation": "evaluating",
 }
 
 

@@ -32,6 +32,7 @@ class Agent(Protocol):
     - ``get_values(observations) -> values``: preferred where only values are needed;
     - ``choose(observations) -> actions``: actions alone, NumPy arrays both, preferred in rollouts
       on the CPU. The rest is asked for all rows at once, at the end, by
+      ``evaluate_actions(observations, actions) -> (log_probs, values, entropies)`` or by
       ``get_actions_and_values(observations, actions)``: for networks so small that a call costs
       more than what it computes.
 
@@ -64,7 +65,20 @@ class CleanRLAgent(Protocol):
         ...
 
 
-AnyAgent = Agent | Actor | CleanRLAgent
+class AgentHolder(Protocol):
+    """Stands for an agent, such as the policy that ``envfleet.load`` returns."""
+
+    def as_agent(self) -> Any:
+        """The agent."""
+        ...
+
+
+AnyAgent = Agent | Actor | CleanRLAgent | AgentHolder
+
+
+def resolve(agent: Any) -> Any:
+    """The agent itself, or the one that it stands for."""
+    return agent.as_agent() if _has(agent, "as_agent") else agent
 
 
 def device_of(agent: Any, device: torch.device | str | None) -> torch.device:
@@ -90,7 +104,7 @@ def acting(agent: Any) -> Callable[..., Answer]:
         return lambda seen, **masks: _in_our_order(agent.get_action_and_value(seen, **masks))
     if not _has(agent, "get_actions_and_values"):
         raise TypeError(
-            f"a {type(agent).__name__} is no agent: it has neither act(observations) nor "
+            f"{type(agent).__name__} is not an agent: it has neither act(observations) nor "
             "get_actions_and_values(observations, actions=None), nor CleanRL's "
             "get_action_and_value(x, action=None)."
         )
@@ -105,7 +119,8 @@ def acting(agent: Any) -> Callable[..., Answer]:
 def takes_masks(agent: Any) -> bool:
     """Whether all methods that are asked for actions have the keyword ``action_masks``."""
     if _has(agent, "choose"):
-        names = ["choose", "get_actions_and_values"]
+        evaluates = _has(agent, "evaluate_actions")
+        names = ["choose", "evaluate_actions" if evaluates else "get_actions_and_values"]
     elif _has(agent, "act"):
         names = ["act"]
     else:
@@ -141,16 +156,31 @@ def choosing(agent: Any) -> Callable[..., NDArray[Any]] | None:
     """The function that gives actions alone, if there is one; as ``acting``'s it may take masks.
 
     Raises:
-        TypeError: the agent could not judge them afterwards.
+        TypeError: the agent could not evaluate them afterwards.
     """
     if not _has(agent, "choose"):
         return None
-    if not _has(agent, "get_actions_and_values"):
-        raise TypeError(
-            f"a {type(agent).__name__} that has choose(observations) needs "
-            "get_actions_and_values(observations, actions) too."
-        )
+    evaluating(agent)
     return agent.choose  # type: ignore[no-any-return]
+
+
+def evaluating(agent: Any) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    """The function that gives log-probabilities of actions, and values; it may take masks.
+
+    Raises:
+        TypeError: the agent has no method that does.
+    """
+    if _has(agent, "evaluate_actions"):
+        return lambda seen, actions, **masks: agent.evaluate_actions(seen, actions, **masks)[:2]
+    if _has(agent, "get_actions_and_values"):
+        return lambda seen, actions, **masks: agent.get_actions_and_values(
+            seen, actions=actions, **masks
+        )[1:3]
+    raise TypeError(
+        f"{type(agent).__name__} has choose(observations): it needs "
+        "evaluate_actions(observations, actions) or get_actions_and_values(observations, actions) "
+        "too."
+    )
 
 
 def _has(agent: Any, name: str) -> bool:
@@ -264,7 +294,7 @@ def untouched(agent: Any, seed: int | None = None) -> Iterator[None]:
     normalisers and dropout keep still. Random states are torch's, NumPy's and Python's own and
     those of generators that the agent holds. With a seed, what it samples depends on that alone.
     """
-    parts = _parts_of(agent)
+    parts = _parts_of(resolve(agent))
     nets = [part for part in parts if isinstance(part, torch.nn.Module)]
     modes = [(module, module.training) for net in nets for module in net.modules()]
     torches = [(g, g.get_state()) for g in parts if isinstance(g, torch.Generator)]

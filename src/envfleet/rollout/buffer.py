@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from envfleet.rollout.advantages import estimate_advantages
@@ -33,7 +34,13 @@ class Batch:
 
     def select(self, index: torch.Tensor) -> Batch:
         """Some of the rows; copies."""
-        return Batch(*(_on_leaves(lambda leaf: leaf[index], part) for part in _parts(self)))
+
+        def take(part: Any) -> Any:
+            if isinstance(part, torch.Tensor):  # a third of the time of leaf[index]
+                return part.index_select(0, index)
+            return _on_leaves(take, part)
+
+        return Batch(*(take(getattr(self, name)) for name in _BATCH_PARTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +117,34 @@ class Rollout:
         self, advantages: torch.Tensor | None = None, returns: torch.Tensor | None = None
     ) -> Batch:
         """The valid rows, ordered by time and then env; copies."""
-        return self._select(torch.nonzero(self.valid), advantages, returns)
+        return self._rows(advantages, returns).select(self._valid_rows())
 
-    def _select(
+    def minibatches(
         self,
-        positions: torch.Tensor,
-        advantages: torch.Tensor | None,
-        returns: torch.Tensor | None,
-    ) -> Batch:
-        """The rows at some (t, env)."""
-        t, env = positions.unbind(1)
+        size: int,
+        generator: torch.Generator | np.random.Generator | None = None,
+        *,
+        epochs: int = 1,
+        advantages: torch.Tensor | None = None,
+        returns: torch.Tensor | None = None,
+    ) -> Iterator[Batch]:
+        """The valid rows, shuffled anew per epoch, in batches of ``size``; the last may be smaller.
+
+        Raises:
+            ValueError: ``size`` is below 1.
+        """
+        if size < 1:
+            raise ValueError(f"size must be at least 1, got {size}")
+        rows, valid = self._rows(advantages, returns), self._valid_rows()
+        # Each batch is taken from the rollout itself: gradients of observations are its own.
+        return (
+            rows.select(order[start : start + size])
+            for order in (valid[_shuffled(len(valid), generator)] for _ in range(epochs))
+            for start in range(0, len(order), size)
+        )
+
+    def _rows(self, advantages: torch.Tensor | None, returns: torch.Tensor | None) -> Batch:
+        """All rows, valid or not, without copying them."""
         rows = (
             self.observations,
             self.actions,
@@ -132,30 +157,10 @@ class Rollout:
             returns,
             self.action_masks,
         )
-        return Batch(*(_on_leaves(lambda leaf: leaf[t, env], part) for part in rows))
+        return Batch(*(_on_leaves(lambda leaf: leaf.flatten(0, 1), part) for part in rows))
 
-    def minibatches(
-        self,
-        size: int,
-        generator: torch.Generator | None = None,
-        *,
-        advantages: torch.Tensor | None = None,
-        returns: torch.Tensor | None = None,
-    ) -> Iterator[Batch]:
-        """The valid rows once, shuffled, in batches of ``size``; the last one may be smaller.
-
-        Raises:
-            ValueError: ``size`` is below 1.
-        """
-        if size < 1:
-            raise ValueError(f"size must be at least 1, got {size}")
-        positions = torch.nonzero(self.valid)
-        order = torch.randperm(len(positions), generator=generator).to(positions.device)
-        # Each batch is taken from the rollout itself: gradients of observations are its own.
-        return (
-            self._select(positions[order[start : start + size]], advantages, returns)
-            for start in range(0, len(order), size)
-        )
+    def _valid_rows(self) -> torch.Tensor:
+        return torch.nonzero(self.valid.flatten()).flatten()
 
     def to(self, device: torch.device | str) -> Rollout:
         """The same on another device; itself if it is there already."""
@@ -167,7 +172,16 @@ class Rollout:
         return replace(self, **dict(zip(names, moved, strict=True)))
 
 
-def _parts(whole: Rollout | Batch) -> list[Any]:
+_BATCH_PARTS = [field.name for field in fields(Batch)]
+
+
+def _shuffled(count: int, generator: torch.Generator | np.random.Generator | None) -> torch.Tensor:
+    if isinstance(generator, np.random.Generator):
+        return torch.from_numpy(generator.permutation(count))
+    return torch.randperm(count, generator=generator)
+
+
+def _parts(whole: Rollout) -> list[Any]:
     return [getattr(whole, field.name) for field in fields(whole)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import time
 from pathlib import Path
 from typing import Any, Protocol, Self, cast
 
@@ -23,6 +24,8 @@ from envfleet.rollout.agent import (
     check_numbers,
     choosing,
     device_of,
+    evaluating,
+    resolve,
     takes_masks,
     valuing,
 )
@@ -40,15 +43,15 @@ from envfleet.rollout.statistics import (
     EpisodeStatistics,
 )
 
-JUDGED_AT_ONCE = 4096
+EVALUATED_AT_ONCE = 4096
 """Rows. More are no faster, and take memory."""
 
 
 class EpisodeRecorder(Protocol):
-    """What a collector tells somebody who films."""
+    """What a collector tells somebody who records videos."""
 
     def attach(self, envs: VectorEnv[Any, Any, Any], autoreset_mode: AutoresetMode) -> None:
-        """This is the fleet; raises if it cannot be filmed."""
+        """This is the fleet; raises if it cannot be recorded."""
 
     def begin(self, which: NDArray[np.bool_] | None = None) -> None:
         """All envs, or some, have begun an episode."""
@@ -95,7 +98,7 @@ class Collector:
         requires_grad_observations: whether a rollout's observations ask for gradients.
         torch_threads: how many threads torch may use meanwhile; None leaves it alone. Small
             networks are fastest with one, and the other cores are the workers'.
-        recorder: films episodes of some envs, such as ``envfleet.Recorder``; ``close`` closes it.
+        recorder: records episodes of some envs, such as ``envfleet.Recorder``; ``close`` closes it.
         overlap: whether the agent acts for one half of the envs while the other half steps: twice
             as many calls of the agent, and workers that do not wait for it. A number is that of
             groups: more than 2 hide more of the agent's time where a call for few envs is quick.
@@ -104,6 +107,7 @@ class Collector:
             nobody up; every env still contributes ``steps`` rows. Takes a fleet of ours. Who is
             ready first is up to the machine: with an agent that samples, rollouts are not
             reproducible.
+        close_envs: whether ``close`` closes the fleet.
         mask_key: the info in which envs say which actions they allow next; an agent whose methods
             take ``action_masks`` is given it, and the rollout has it. None ignores it. See
             docs/policies.md.
@@ -132,6 +136,7 @@ class Collector:
         recorder: EpisodeRecorder | None = None,
         overlap: bool | int = False,
         min_envs: int | None = None,
+        close_envs: bool = True,
         mask_key: str | None = MASK_KEY,
     ) -> None:
         if operator.index(steps) < 1:
@@ -140,8 +145,9 @@ class Collector:
             raise ValueError(f"torch_threads must be at least 1 or None, got {torch_threads}")
         self._groups = check_flowing(envs, overlap=overlap, min_envs=min_envs, recorder=recorder)
         self._min_envs = min_envs
+        self._closes_envs = close_envs
         self.envs = envs
-        self.agent = agent
+        self.agent = agent = resolve(agent)
         self.steps = steps
         self.device = device_of(agent, device)
         self._on_cpu = self.device.type == "cpu"
@@ -150,6 +156,8 @@ class Collector:
         self.total_steps = 0
         """Transitions so far, over all envs; resets are none."""
         self.statistics = EpisodeStatistics(window)
+        self.seconds = {"env": 0.0, "policy": 0.0, "videos": 0.0}
+        """What ``collect`` has taken so far, by what it went into; the rest is the collector's."""
         self._choose = choosing(agent) if self._on_cpu else None
         self._act, self._value = acting(agent), valuing(agent)
         self._format = ObservationFormat(
@@ -329,10 +337,16 @@ class Collector:
         wants_reports = self._meter.source == "info"
         reports: list[tuple[int, Episode]] = []
         finals: list[Tree] = []
+        clock, acting, stepping = time.perf_counter, 0.0, 0.0
         # This loop is the hot path: what can be worked out after it is not done in it.
         for t, row in enumerate(buffers.rows):
-            actions = ask(row)
-            observations, rewards, terminated, truncated, infos = step(to_env(actions))
+            start = clock()
+            actions = to_env(ask(row))
+            acted = clock()
+            observations, rewards, terminated, truncated, infos = step(actions)
+            stepped = clock()
+            acting += acted - start
+            stepping += stepped - acted
             row.rewards[:] = rewards
             row.terminated[:] = terminated
             row.truncated[:] = truncated
@@ -347,7 +361,7 @@ class Collector:
                 if "worker_restarted" in infos:
                     row.valid[restarted(infos, row.valid)] = False
             if recorder is not None:
-                began = self._film(recorder, buffers, t, infos)
+                began = self._record(recorder, buffers, t, infos)
             if allowed is not None:
                 self._allowed = allowed[t + 1]
                 self._read_masks(infos, np.logical_or(terminated, truncated))
@@ -356,10 +370,12 @@ class Collector:
                 if done.any():
                     observations = self._turn_over(done, observations, infos, finals)
             if recorder is not None and began.any():
-                recorder.begin(began)
+                self._begin_videos(recorder, began)
             self._now = buffers.arrays[t + 1]
             self._format.write(self._now, observations)
         self._refuse_late_masks(infos)
+        self.seconds["env"] += stepping
+        self.seconds["policy"] += acting
         return self._finish(buffers, finals, reports)
 
     def _found_masks(self, infos: Any) -> ActionMasks | None:
@@ -398,10 +414,13 @@ class Collector:
         def ask(place: Place, count: int) -> NDArray[Any]:
             return self._port.to_env(self._ask_some(buffers, place, count))
 
+        start = time.perf_counter()
         if self._min_envs is not None:
             rows.as_ready(ask, self._min_envs)
         elif self._groups is not None:
             rows.in_groups(ask, self._groups)
+        self.seconds["env"] += time.perf_counter() - start - rows.asking
+        self.seconds["policy"] += rows.asking
         self._now = buffers.arrays[-1]
         if buffers.action_masks is not None:
             self._allowed = buffers.action_masks[-1].numpy()
@@ -448,7 +467,7 @@ class Collector:
         return self._act(seen, action_masks=self._to_device(masks))
 
     def _ask_for_actions(self, row: Row) -> NDArray[Any]:
-        """Have the agent act alone; ``_judge`` has it value later."""
+        """Have the agent act alone; ``_evaluate`` has it value later."""
         assert self._choose is not None  # noqa: S101 - _collect has asked
         if row.allowed is None:
             actions = self._choose(row.arrays)
@@ -459,20 +478,20 @@ class Collector:
         row.chosen[...] = actions
         return actions
 
-    def _judge(self, buffers: Buffers) -> None:
+    def _evaluate(self, buffers: Buffers) -> None:
         """Have the agent value all rows of a rollout, and say how likely its actions were."""
-        agent: Any = self.agent
+        evaluate = evaluating(self.agent)
         seen = tree_map(lambda leaf: leaf[:-1].flatten(0, 1), buffers.observations)
         actions = buffers.actions.flatten(0, 1)
         masks = None if buffers.action_masks is None else buffers.action_masks[:-1].flatten(0, 1)
         log_probs, values = buffers.log_probs.view(-1), buffers.values.view(-1)
-        for start in range(0, len(actions), JUDGED_AT_ONCE):
-            part = slice(start, start + JUDGED_AT_ONCE)
+        for start in range(0, len(actions), EVALUATED_AT_ONCE):
+            part = slice(start, start + EVALUATED_AT_ONCE)
             rows = tree_map(lambda leaf, part=part: self._to_device(leaf[part]), seen)
             allowed = {} if masks is None else {"action_masks": self._to_device(masks[part])}
-            answer = agent.get_actions_and_values(rows, actions=actions[part], **allowed)
+            answer = evaluate(rows, actions[part], **allowed)
             for name, numbers, place in zip(
-                ("log_probs", "values"), answer[1:3], (log_probs, values), strict=True
+                ("log_probs", "values"), answer, (log_probs, values), strict=True
             ):
                 check_numbers(name, numbers, len(actions[part]), self.device, "rows")
                 place[part] = numbers
@@ -480,20 +499,27 @@ class Collector:
     def _to_device(self, leaf: torch.Tensor) -> torch.Tensor:
         return leaf.to(self.device)
 
-    def _film(
+    def _record(
         self, recorder: EpisodeRecorder, buffers: Buffers, t: int, infos: dict[str, Any]
     ) -> NDArray[np.bool_]:
         """Show a step to the recorder; returns which envs begin an episode with it."""
+        start = time.perf_counter()
         row = buffers.rows[t]
         done = np.logical_or(row.terminated, row.truncated)
-        valid = ~restarted(infos, done)
-        if self.autoreset_mode != AutoresetMode.NEXT_STEP:
-            recorder.step(row.rewards, done, valid, infos)
-            return done
-        before = buffers.rows[t - 1] if t else None
-        resets = self._was_done if before is None else before.terminated | before.truncated
-        recorder.step(row.rewards, done, valid & ~resets, infos)
-        return resets & valid  # the env of a replaced worker is reset by the next step
+        valid, began = ~restarted(infos, done), done
+        if self.autoreset_mode == AutoresetMode.NEXT_STEP:
+            before = buffers.rows[t - 1] if t else None
+            resets = self._was_done if before is None else before.terminated | before.truncated
+            began = resets & valid  # the env of a replaced worker is reset by the next step
+            valid &= ~resets
+        recorder.step(row.rewards, done, valid, infos)
+        self.seconds["videos"] += time.perf_counter() - start
+        return began
+
+    def _begin_videos(self, recorder: EpisodeRecorder, began: NDArray[np.bool_]) -> None:
+        start = time.perf_counter()
+        recorder.begin(began)
+        self.seconds["videos"] += time.perf_counter() - start
 
     def _turn_over(
         self, done: NDArray[np.bool_], observations: Tree, infos: dict[str, Any], finals: list[Tree]
@@ -524,7 +550,9 @@ class Collector:
     ) -> Rollout:
         """Work out what the rows mean, value what came last, and put the rollout together."""
         if self._choose is not None:
-            self._judge(buffers)
+            start = time.perf_counter()
+            self._evaluate(buffers)
+            self.seconds["policy"] += time.perf_counter() - start
         valid = buffers.valid.numpy()
         done = (buffers.terminated | buffers.truncated).numpy()
         if self.autoreset_mode == AutoresetMode.NEXT_STEP:
@@ -597,15 +625,26 @@ class Collector:
             buffers.last_observations,
             finals,
         )
+        start = time.perf_counter()
         values = self._value(wanted)
+        self.seconds["policy"] += time.perf_counter() - start
         check_numbers("values", values, count + len(bootstrapped), self.device)
         values = values.to(buffers.values.dtype)
         final_values = torch.zeros(len(positions), dtype=values.dtype, device=self.device)
         final_values[bootstrapped.to(self.device)] = values[count:]
         return final_values, values[:count].clone()
 
+    def state_dict(self) -> dict[str, Any]:
+        """What was counted so far, for a checkpoint; neither envs nor running episodes."""
+        return {"total_steps": self.total_steps, "statistics": self.statistics.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Count on from a state of ``state_dict``."""
+        self.total_steps = operator.index(state["total_steps"])
+        self.statistics.load_state_dict(state["statistics"])
+
     def close(self) -> None:
-        """Close the fleet and the file of episodes; once."""
+        """Close the fleet, the recorder and the file of episodes; once."""
         if not self._closed:
             self._closed = True
             try:
@@ -614,7 +653,8 @@ class Collector:
                 if self.recorder is not None:
                     self.recorder.close()
             finally:
-                self.envs.close()
+                if self._closes_envs:
+                    self.envs.close()
 
     def __enter__(self) -> Self:
         return self

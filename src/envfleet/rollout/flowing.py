@@ -74,8 +74,8 @@ def check_flowing(
         )
     if recorder is not None:
         raise ValueError(
-            f"{asked} and a recorder do not go together: it films between steps of the whole "
-            "fleet. Film in an evaluation (record_agent), or collect step by step."
+            f"{asked} and a recorder do not go together: it records between steps of the whole "
+            "fleet. Record in an evaluation (record_agent), or collect step by step."
         )
     if groups and not 2 <= groups <= envs.num_envs:
         raise ValueError(

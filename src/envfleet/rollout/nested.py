@@ -65,7 +65,7 @@ class _Leaf:
                 "be tensors: wrap the envs so that they become a Box, Discrete, MultiDiscrete or "
                 "MultiBinary space, or a Dict or Tuple of such."
             )
-        shape = tuple(space.shape or ())
+        self.space_shape = shape = tuple(space.shape or ())
         image = isinstance(space, spaces.Box) and len(shape) == 3
         self.moves = image and (
             is_channels_last(shape) if channels_first == "auto" else channels_first
@@ -122,6 +122,11 @@ class ObservationFormat:
     def stack(self, observations: list[Tree]) -> Tree:
         """Single observations as one batch."""
         return tree_map(lambda *values: np.stack(values[1:]), self._leaves, *observations)
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The leaves' shapes in the space, of one observation."""
+        return [leaf.space_shape for leaf in tree_leaves(self._leaves)]
 
     @property
     def dtypes(self) -> list[torch.dtype]:

@@ -16,6 +16,7 @@ from envfleet.rollout.agent import (
     acting_best,
     check_actions,
     device_of,
+    resolve,
     takes_masks,
 )
 from envfleet.rollout.engine import autoreset_mode_of, restarted
@@ -39,6 +40,7 @@ class Player:
         observation_dtype: torch.dtype | None = None,
         mask_key: str | None = MASK_KEY,
     ) -> None:
+        agent = resolve(agent)
         self._agent, self._mask_key = agent, mask_key
         self._masks: ActionMasks | None = None
         self._allowed = np.ones((envs.num_envs, 0), dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""A progress bar where there is somebody to see it."""
+"""A progress bar where there is somebody to see it: on a terminal, or in a notebook."""
 
 from __future__ import annotations
 
@@ -27,13 +27,23 @@ def is_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None
+
+
 def progress_bar(
     total: int | None, wanted: bool | None, title: str, unit: str, initial: int = 0
 ) -> Any:
-    """A progress bar, where one is wanted (by default on a terminal) and tqdm is installed."""
-    if is_terminal() if wanted is None else wanted:
+    """A progress bar, if one is wanted and tqdm is installed.
+
+    By default one is wanted on a terminal and in a notebook.
+    """
+    if is_terminal() or in_notebook() if wanted is None else wanted:
         try:
-            from tqdm import tqdm  # noqa: PLC0415 - an extra
+            from tqdm.auto import tqdm  # noqa: PLC0415 - an extra
         except ImportError:
             return _NoBar()
         # Without the thread that tqdm keeps to redraw bars that stand still.

@@ -111,6 +111,18 @@ class EpisodeStatistics:
         """The summary of what finished in the current or last rollout."""
         return EpisodeSummary.of(self._current)
 
+    def state_dict(self) -> dict[str, Any]:
+        """The window and the totals, for a checkpoint."""
+        episodes = [list(episode) for episode in self._ring]
+        return {"episodes": episodes, "count": self.count, "best_return": self.best_return}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with a state of ``state_dict``."""
+        self._ring.clear()
+        self._ring.extend(Episode(*episode) for episode in state["episodes"])
+        self.count = int(state["count"])
+        self.best_return = float(state["best_return"])
+
     @property
     def rollout_episodes(self) -> list[Episode]:
         """The episodes that finished in the current or last rollout."""

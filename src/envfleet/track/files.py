@@ -14,11 +14,11 @@ from typing import Any, Self
 from envfleet.track.durable import replace, write_all, writing
 from envfleet.track.lock import FolderLock
 
-TABLE, LINES, FILMS = "metrics.csv", "metrics.jsonl", "films.jsonl"
+TABLE, LINES, VIDEOS = "metrics.csv", "metrics.jsonl", "videos.jsonl"
 
 
 class FileTracker:
-    """Appends to ``metrics.csv``, ``metrics.jsonl`` and ``films.jsonl`` in a folder.
+    """Appends to ``metrics.csv``, ``metrics.jsonl`` and ``videos.jsonl`` in a folder.
 
     Every row is one write, so that a crash loses none and tears at most the one being written,
     which the next tracker on the folder removes. Keys that come later become columns of the CSV
@@ -38,12 +38,12 @@ class FileTracker:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._table = self._folder / TABLE
         self._lines = self._folder / LINES
-        self._films = self._folder / FILMS
+        self._videos = self._folder / VIDEOS
         self._open: dict[Path, int] = {}
         self._own_lock = FolderLock(self._folder) if lock is None else None
         try:
             self._columns = _head(self._table)
-            for path in (self._table, self._lines, self._films):
+            for path in (self._table, self._lines, self._videos):
                 _mend(path)
         except BaseException:
             self.close()
@@ -72,7 +72,7 @@ class FileTracker:
             os.close(descriptor)
 
     def forget_after(self, step: int) -> None:
-        """Remove the rows of later steps, and films that began there: a run goes on from there.
+        """Remove the rows of later steps, and videos that began there: a run goes on from there.
 
         Raises:
             ValueError: a file is not as it was written; nothing is removed then.
@@ -87,9 +87,9 @@ class FileTracker:
             with writing(path):
                 os.fsync(descriptor)
 
-    def film(self, path: Path, step: int) -> None:
-        """A line that says where the film is."""
-        self._append(self._films, _json({"step": step, "path": str(path)}))
+    def video(self, path: Path, step: int) -> None:
+        """A line that says where the video is."""
+        self._append(self._videos, _json({"step": step, "path": str(path)}))
 
     def _append(self, path: Path, text: str) -> None:
         with writing(path):
@@ -128,7 +128,7 @@ def rows_until(folder: Path, step: float = math.inf) -> dict[Path, str]:
         ValueError: one of them is not as it was written; names the file and the line.
     """
     kept: dict[Path, str] = {}
-    for name, last in ((LINES, step), (FILMS, step - 1)):
+    for name, last in ((LINES, step), (VIDEOS, step - 1)):
         path = folder / name
         if path.exists():
             kept[path] = "".join(text for at, text in _read_lines(path) if at <= last)

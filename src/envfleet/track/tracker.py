@@ -1,4 +1,4 @@
-"""Tracker: what the library asks of whoever keeps metrics and films."""
+"""Tracker: what the library asks of whoever keeps metrics and videos."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Protocol, Self
 
 
 class Tracker(Protocol):
-    """Keeps the metrics and films of one run."""
+    """Keeps the metrics and videos of one run."""
 
     project: str | None
     run: str | None
-    """Names, where there are any: films go to ``renders/<project>/<run>``."""
+    """Names, where there are any: videos go to ``renders/<project>/<run>``."""
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Numbers that belong to a step; steps do not fall."""
 
-    def film(self, path: Path, step: int) -> None:
-        """A film is complete in this file."""
+    def video(self, path: Path, step: int) -> None:
+        """A video is complete in this file."""
 
     def close(self) -> None:
         """Nothing more will come."""
@@ -45,10 +45,10 @@ class Trackers:
         for tracker in self._trackers:
             tracker.log(metrics, step)
 
-    def film(self, path: Path, step: int) -> None:
+    def video(self, path: Path, step: int) -> None:
         """Tell all."""
         for tracker in self._trackers:
-            tracker.film(path, step)
+            tracker.video(path, step)
 
     def close(self) -> None:
         """Close all, also when some raise; then the first error is raised."""

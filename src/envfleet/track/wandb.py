@@ -1,4 +1,4 @@
-"""Metrics and films in Weights & Biases."""
+"""Metrics and videos in Weights & Biases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 class WandbTracker:
     """One run of Weights & Biases; ``mode="offline"`` needs neither an account nor a network.
 
-    Further arguments go to ``wandb.init``. The run's project and name name the folder of films,
+    Further arguments go to ``wandb.init``. The run's project and name name the folder of videos,
     which are uploaded explicitly when they are complete.
 
     Raises:
@@ -28,16 +28,21 @@ class WandbTracker:
         self.run: str | None = self._run.name or name or self._run.id
         self._step = int(getattr(self._run, "step", 0) or 0)  # a resumed run has some
 
+    @classmethod
+    def of_run(cls, folder: Path, _: int) -> Self:
+        """For a run in ``<env>/<name>``."""
+        return cls(folder.parent.name, folder.name, dir=str(folder))
+
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """All numbers at an explicit step."""
         self._step = max(self._step, step)
         self._run.log(dict(metrics), step=step)
 
-    def film(self, path: Path, step: int) -> None:
-        """Upload a film; ``film_step`` says which step it shows."""
-        # What is logged for an earlier step than the last one is dropped, and a film comes late.
+    def video(self, path: Path, step: int) -> None:
+        """Upload a video; ``video_step`` says which step it shows."""
+        # What is logged for an earlier step than the last one is dropped, and a video comes late.
         video = self._wandb.Video(str(path), format=path.suffix[1:])
-        self._run.log({"film": video, "film_step": step}, step=self._step)
+        self._run.log({"video": video, "video_step": step}, step=self._step)
 
     def close(self) -> None:
         """Finish the run."""

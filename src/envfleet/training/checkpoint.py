@@ -1,18 +1,16 @@
 """Checkpoints: a folder per moment, complete or not there at all; no pickled code.
 
-step_000102400/  policy.safetensors   parameters and normaliser
-                 optimizer.pt         Adam's moments (loaded with weights_only=True)
-                 state.json           step, counters, statistics, random states
-                 SHA256SUMS           of the others, as sha256sum -c reads them
+step_000000102400/  policy.safetensors   parameters and normaliser
+                    state.pt             what every part of the run says in its state_dict
+                                         (read with weights_only=True)
+                    SHA256SUMS           of the others, as sha256sum -c reads them
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import io
-import json
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +24,7 @@ from torch import Tensor, nn
 from envfleet.errors import EnvfleetError
 from envfleet.track.durable import flush_folder, replace, write, writing
 
-POLICY, OPTIMIZER, STATE, SUMS = "policy.safetensors", "optimizer.pt", "state.json", "SHA256SUMS"
+POLICY, STATE, SUMS = "policy.safetensors", "state.pt", "SHA256SUMS"
 
 
 class CheckpointError(EnvfleetError):
@@ -39,9 +37,8 @@ class Checkpoint:
 
     step: int
     policy: dict[str, Tensor]
-    optimizer: dict[str, Any]
     state: dict[str, Any] = field(default_factory=dict)
-    """Anything that JSON knows; tensors of bytes by ``pack_bytes``."""
+    """Per part its ``state_dict``: tensors, numbers, texts, and lists and dicts of such."""
 
 
 def save(folder: Path, checkpoint: Checkpoint, *, keep: int, best: bool) -> Path:
@@ -52,14 +49,13 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int, best: bool) -> Path
     Raises:
         WriteError: it cannot be written; the folder is as before then.
     """
-    optimizer = io.BytesIO()
-    torch.save(checkpoint.optimizer, optimizer)
+    state = io.BytesIO()
+    torch.save({"step": checkpoint.step, **checkpoint.state}, state)
     files = {
         POLICY: safetensors.torch.save(
             {k: v.cpu().contiguous() for k, v in checkpoint.policy.items()}
         ),
-        OPTIMIZER: optimizer.getvalue(),
-        STATE: json.dumps({"step": checkpoint.step, **checkpoint.state}).encode(),
+        STATE: state.getvalue(),
     }
     files[SUMS] = _sums(files)
     with writing(folder):
@@ -92,7 +88,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int, best: bool) -> Path
     if best:
         replace(folder / "best", path.name.encode())
     named = best_of(folder)
-    for stale in everyone(folder)[:-keep]:
+    for stale in list_checkpoints(folder)[:-keep]:
         if stale != named:
             shutil.rmtree(stale)
     return path
@@ -111,9 +107,9 @@ def _remove_drafts(folder: Path) -> None:
 
 
 def forget_after(folder: Path, step: int) -> None:
-    """Remove the checkpoints of later steps: a run goes on from there."""
+    """Remove the checkpoints of later steps: the run continues from there."""
     _remove_drafts(folder)
-    for path in everyone(folder):
+    for path in list_checkpoints(folder):
         if path.name > _place(folder, step).name:
             shutil.rmtree(path)
     if best_of(folder) is None:
@@ -124,7 +120,7 @@ def _place(folder: Path, step: int) -> Path:
     return folder / f"step_{step:012d}"
 
 
-def everyone(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """All checkpoints of a run, the oldest first."""
     return sorted(path for path in folder.glob("step_*") if path.is_dir())
 
@@ -133,7 +129,7 @@ def best_of(folder: Path) -> Path | None:
     """The checkpoint that was marked as the best, if it is still there."""
     mark = folder / "best"
     name = mark.read_text("utf-8", "replace").strip() if mark.exists() else None
-    return next((path for path in everyone(folder) if path.name == name), None)
+    return next((path for path in list_checkpoints(folder) if path.name == name), None)
 
 
 def find(folder: Path, name: str | None = None) -> Path | None:
@@ -142,7 +138,7 @@ def find(folder: Path, name: str | None = None) -> Path | None:
     Raises:
         CheckpointError: there is none of this name.
     """
-    found = everyone(folder)
+    found = list_checkpoints(folder)
     if name is None:
         return found[-1] if found else None
     path = best_of(folder) if name == "best" else folder / name
@@ -159,19 +155,18 @@ def load(path: Path) -> Checkpoint:
         CheckpointError: a file is missing, or is not what was written.
     """
     with usable(path):
-        missing = [name for name in (POLICY, OPTIMIZER, STATE, SUMS) if not (path / name).exists()]
+        missing = [name for name in (POLICY, STATE, SUMS) if not (path / name).exists()]
         if missing:
             raise ValueError(f"it has no {' and no '.join(missing)}")
-        files = {name: (path / name).read_bytes() for name in (POLICY, OPTIMIZER, STATE, SUMS)}
+        files = {name: (path / name).read_bytes() for name in (POLICY, STATE, SUMS)}
         if files[SUMS] != _sums(files):
             raise ValueError(f"its files do not match {SUMS}, they were damaged or changed")
-        state = json.loads(files[STATE])
         policy = safetensors.torch.load(files[POLICY])
-        optimizer = torch.load(io.BytesIO(files[OPTIMIZER]), map_location="cpu", weights_only=True)
+        state = torch.load(io.BytesIO(files[STATE]), map_location="cpu", weights_only=True)
         step = state.pop("step")
         if type(step) is not int or _place(path.parent, step).name != path.name:
             raise ValueError(f"it is of step {step!r}")
-    return Checkpoint(step, policy, optimizer, state)
+    return Checkpoint(step, policy, state)
 
 
 @contextlib.contextmanager
@@ -182,7 +177,7 @@ def usable(path: Path) -> Iterator[None]:
     except CheckpointError:
         raise
     except Exception as error:
-        others = [other.name for other in everyone(path.parent) if other != path]
+        others = [other.name for other in list_checkpoints(path.parent) if other != path]
         hint = f"take {others[-1]} instead (--checkpoint)" if others else "there is no other"
         why = str(error).partition("\n")[0][:200]
         if isinstance(error, KeyError):
@@ -212,13 +207,3 @@ def load_policy(policy: nn.Module, saved: Mapping[str, Tensor]) -> None:
 
 def _shape(shape: tuple[int, ...] | None) -> str:
     return "missing" if shape is None else "x".join(map(str, shape)) or "a number"
-
-
-def pack_bytes(state: Tensor) -> str:
-    """A tensor of bytes, such as a generator's state, as text."""
-    return base64.b64encode(state.numpy().tobytes()).decode()
-
-
-def unpack_bytes(text: str) -> Tensor:
-    """What ``pack_bytes`` has packed."""
-    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)

@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from envfleet.training.config import TrainConfig
+from envfleet.training.envs import kind_of
 from envfleet.training.presets import preset
 from envfleet.training.trust import imports_module
 
@@ -24,23 +25,30 @@ def anew(config: TrainConfig) -> str:
     usual = base_config(config.env_id)
     for field in fields(config):
         value = getattr(config, field.name)
-        if field.name in _NO_FLAG or value == getattr(usual, field.name):
+        if field.name == "env_id" or value == getattr(usual, field.name):
+            continue
+        flag = field.name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
             continue
         if field.name == "wrappers":
             words += [word for wrapper in value for word in ("--wrapper", wrapper)]
             continue
-        if field.name == "mask_key" and value is None:
-            value = "none"
         values = value if isinstance(value, tuple) else (value,)
-        words += [f"--{field.name.replace('_', '-')}", *map(str, values)]
+        words += [f"--{flag}", *map(str, values)]
     return shlex.join(words)
 
 
-_NO_FLAG = ("env_id", "adam_epsilon", "log_std", "orthogonal")
+def base_config(env_id: str, preset_name: str | None = None) -> TrainConfig:
+    """The hyper-parameters of a preset; by default rl-zoo's, else Stable-Baselines3's.
 
-
-def base_config(env_id: str) -> TrainConfig:
-    """The hyper-parameters that ``envfleet train`` has when none are chosen."""
+    Raises:
+        ValueError: there is no such preset, or none for this env.
+    """
+    if preset_name == "cleanrl":
+        return preset(env_id, "cleanrl", **kind_of(env_id))
+    if preset_name is not None:
+        return preset(env_id, preset_name)
     try:
         return preset(env_id, "zoo")
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a training run is: every choice in one flat, readable record."""
+"""What a run trains and how: flat records whose fields are the options of the command line."""
 
 from __future__ import annotations
 
@@ -19,36 +19,53 @@ class TrainConfig:
     env_id: str = "CartPole-v1"
     """An id that Gymnasium knows, or module:callable."""
     seed: int = 0
+    """Of networks, envs, actions and minibatches."""
     total_steps: int = 100_000
-    """Of all envs together; the last rollout is finished."""
+    """Steps of all envs together, rounded up to whole rollouts."""
     num_envs: int = 8
-    steps: int = 2048
-    """Of each env per rollout."""
+    """How many envs run side by side."""
+    rollout_steps: int = 2048
+    """Steps of each env per rollout."""
     batch_size: int = 64
+    """Rows of a minibatch."""
     epochs: int = 10
+    """How often an update goes through its rollout."""
     learning_rate: float = 3e-4
+    """Of Adam."""
     learning_rate_schedule: Schedule = "constant"
     """linear: down to 0 at the end of the run."""
     gamma: float = 0.99
+    """Discount of rewards per step."""
     gae_lambda: float = 0.95
-    clip: float = 0.2
-    clip_schedule: Schedule = "constant"
+    """Of generalised advantage estimation: 0 trusts the critic, 1 the returns."""
+    clip_range: float = 0.2
+    """How far the ratio of new to old probabilities may move from 1."""
+    clip_range_schedule: Schedule = "constant"
+    """linear: down to 0 at the end of the run."""
     clip_values: bool = False
-    """Whether new values stay within ``clip`` of the old ones in the loss."""
-    entropy: float = 0.0
+    """Keep new values within clip-range of the old ones in the value loss."""
+    entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
-    value: float = 0.5
+    value_coef: float = 0.5
     """Weight of the mean squared error of values."""
     max_grad_norm: float = 0.5
+    """Longer gradients are scaled down to this."""
     adam_epsilon: float = 1e-5
+    """Of Adam, beside the root of the second moment."""
     target_kl: float | None = None
     """Stop an update where the policy has moved further than 1.5 times this."""
     normalize_observations: bool = False
+    """Scale observations by their running mean and deviation."""
     normalize_rewards: bool = False
+    """Scale rewards by the running deviation of the discounted return."""
     hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers."""
     activation: Activation = "tanh"
+    """Between layers."""
     log_std: float = 0.0
+    """Logarithm of the deviation of continuous actions at first."""
     orthogonal: bool = True
+    """Initialise weights orthogonally; otherwise as torch does."""
     mask_key: str | None = "action_mask"
     """The info in which envs say what actions they allow; None ignores it. Envs that have the
     method action_masks() send what it returns."""
@@ -67,32 +84,65 @@ class TrainConfig:
         for name, value in vars(self).items():
             if isinstance(value, float):
                 _check(math.isfinite(value), name, value, "a finite number")
-        for name in ("total_steps", "num_envs", "steps", "batch_size", "epochs"):
+        for name in ("total_steps", "num_envs", "rollout_steps", "batch_size", "epochs"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("gamma", "gae_lambda"):
             _check(0 <= getattr(self, name) <= 1, name, getattr(self, name), "between 0 and 1")
-        for name in ("learning_rate", "clip", "max_grad_norm", "adam_epsilon"):
+        for name in ("learning_rate", "clip_range", "max_grad_norm", "adam_epsilon"):
             _check(getattr(self, name) > 0, name, getattr(self, name), "above 0")
         _check(self.seed < 2**63, "seed", self.seed, "below 2**63")
-        for name in ("entropy", "value", "seed"):
+        for name in ("entropy_coef", "value_coef", "seed"):
             _check(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        for name in ("learning_rate_schedule", "clip_schedule"):
-            known = ("constant", "linear")
-            _check(getattr(self, name) in known, name, getattr(self, name), "constant or linear")
         fine = all(width >= 1 for width in self.hidden)
         _check(fine, "hidden", self.hidden, "widths of at least 1")
-        _check(self.activation in ("tanh", "relu"), "activation", self.activation, "tanh or relu")
         _check(self.target_kl is None or self.target_kl > 0, "target_kl", self.target_kl, "above 0")
-
-    @property
-    def rollout_size(self) -> int:
-        """Rows of one rollout."""
-        return self.num_envs * self.steps
 
     @property
     def last_step(self) -> int:
         """``total_steps`` rounded up to whole rollouts: where the run ends."""
-        return math.ceil(self.total_steps / self.rollout_size) * self.rollout_size
+        rows = self.num_envs * self.rollout_steps
+        return math.ceil(self.total_steps / rows) * rows
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run is carried out.
+
+    It learns the same with any of these but ``checkpoint_every`` and ``eval_every``.
+    """
+
+    backend: Literal["auto", "serial", "process"] = "auto"
+    """Where envs run; auto measures one and chooses."""
+    on_failure: Literal["raise", "restart"] = "raise"
+    """What to do when an env raises or a worker dies."""
+    device: str = "auto"
+    """cpu, cuda, or auto: the GPU for images, if there is one, else the CPU."""
+    checkpoint_every: int | None = None
+    """Updates between checkpoints, where all envs begin new episodes; by default about 50 times per
+    run, but at least 10,000 steps of each env apart."""
+    keep: int = 3
+    """How many checkpoints to keep, besides the best one."""
+    eval_every: int | None = None
+    """Updates between evaluations (deterministic, in envs of their own); each comes with a
+    checkpoint, and the best one is the best by evaluation."""
+    eval_episodes: int = 20
+    """Episodes of each evaluation."""
+    record_every: int = 0
+    """Steps between videos of env 0; 0 records nothing."""
+    stop_at: float | None = None
+    """End the run when the mean return of the last 100 episodes reaches this."""
+
+    def __post_init__(self) -> None:
+        """Refuse what means nothing.
+
+        Raises:
+            ValueError: naming the field, its value and what is allowed.
+        """
+        check_types(self)
+        for name in ("checkpoint_every", "keep", "eval_every", "eval_episodes"):
+            value = getattr(self, name)
+            _check(value is None or value >= 1, name, value, "at least 1")
+        _check(self.record_every >= 0, "record_every", self.record_every, "0 or more")
 
 
 _NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
@@ -115,8 +165,11 @@ def check_types(options: Any) -> None:
             fine = isinstance(value, tuple) and all(_is(item, (kind,)) for item in value)
             _check(fine, field.name, value, f"a list of {_PLURALS[kind]}")
             continue
-        literals = [arg for arg in get_args(hint) if isinstance(arg, str)]
-        kinds = (str,) if literals else (get_args(hint) or (hint,))
+        choices = [arg for arg in get_args(hint) if isinstance(arg, str)]
+        if choices:
+            _check(value in choices, field.name, value, " or ".join(choices))
+            continue
+        kinds = get_args(hint) or (hint,)
         names = [_NAMES[kind] for kind in kinds if kind is not NoneType]
         if len(names) < len(kinds):
             names.append("none")

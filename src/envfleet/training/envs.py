@@ -116,33 +116,36 @@ def kind_of(env_id: str) -> dict[str, bool]:
 
 
 def build_fleet(
-    env_id: str,
+    env: str | EnvSpec | Callable[..., gymnasium.Env[Any, Any]],
     num_envs: int,
     *,
     backend: str,
     on_failure: str,
-    films: bool = False,
+    render: bool = False,
     changes: EnvOptions = UNCHANGED,
 ) -> Any:
-    """A fleet to train or evaluate in; frames are rendered if there are to be ``films``.
+    """A fleet to train or evaluate in, of an id, a spec or a function that builds an env.
 
     ``changes`` has the env's arguments and wrappers, and the info in which ``action_masks()`` are
     sent.
 
     An Atari game is an ``AtariEnv`` as it is by default, seen as (4, 84, 84): lives are episodes
-    for the learner, and statistics are of games and their scores.
+    for the learner, and statistics are of games and their scores. Observations are the fleet's own
+    arrays until the next step: collectors copy them.
     """
-    env = find_env(env_id)
+    name = env.id if isinstance(env, EnvSpec) else env
+    env = find_env(env) if isinstance(env, str) else env
     restart = on_failure == "restart"
-    extra: Any = {"render_mode": "rgb_array"} if films else {}
-    if is_atari(env):
-        env = partial(AtariEnv, env_id, channels_first=True)
+    extra: Any = {"render_mode": "rgb_array"} if render else {}
+    if is_atari(env) and isinstance(name, str):
+        env = partial(AtariEnv, name, channels_first=True)
     return make(
         with_kwargs(env, changes.env_kwargs),
         num_envs,
         backend=backend,
         autoreset_mode="SameStep",
         isolate=restart,
+        copy=False,
         wrappers=changes.wrapping(find_wrapper),
         # A crash loop is more than one a second.
         vector_kwargs={"on_failure": "restart", "restarts": (60, 60.0)} if restart else None,
@@ -150,8 +153,8 @@ def build_fleet(
     )
 
 
-def one_filmed(env_id: str, changes: EnvOptions = UNCHANGED) -> Any:
+def one_rendered(
+    env: str | EnvSpec | Callable[..., gymnasium.Env[Any, Any]], changes: EnvOptions = UNCHANGED
+) -> Any:
     """One env that renders, in a process of its own."""
-    return build_fleet(
-        env_id, 1, backend="process", on_failure="raise", films=True, changes=changes
-    )
+    return build_fleet(env, 1, backend="process", on_failure="raise", render=True, changes=changes)

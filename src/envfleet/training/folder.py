@@ -1,19 +1,75 @@
-"""A run's folder: made, locked before anything else happens, and removed if the run never began."""
+"""A run's folder: locked before anything else happens, removed if the run never began.
+
+runs/<env>/<name>/  config.json   what is trained, and how (RunRecord)
+                    metrics.csv, metrics.jsonl, videos.jsonl (track/files.py)
+                    plan.json     how the envs run, and why, since the run was last begun
+                    checkpoints/  the last ones and the best (checkpoint.py)
+                    renders/      videos, if any were asked for
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import itertools
+import json
 import shutil
 import stat
+from dataclasses import asdict, dataclass, fields
+from operator import index
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+from envfleet.track import durable
 from envfleet.track.lock import FolderInUseError, FolderLock
+from envfleet.training.config import RunOptions, TrainConfig
 
-CONFIG, PLAN = "config.json", "plan.json"
+CONFIG, PLAN, CHECKPOINTS = "config.json", "plan.json", "checkpoints"
 _TRIES = 100
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What ``config.json`` says of a run."""
+
+    config: TrainConfig
+    options: RunOptions
+    first_checkpoint: int | None = None
+    """The step of the first checkpoint that the run has ever written."""
+    extended: tuple[dict[str, int], ...] = ()
+    """How often it was made longer: at which step, from how many total steps to how many."""
+
+    def write(self, folder: Path) -> None:
+        """Replace the file; raises WriteError, and the old one stays then."""
+        durable.replace(folder / CONFIG, (json.dumps(asdict(self), indent=2) + "\n").encode())
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """What a run's folder says.
+
+        Raises:
+            FileNotFoundError, ValueError: it is not a run's folder, or cannot be used.
+        """
+        check_is_run(folder)
+        path = folder / CONFIG
+        try:
+            found = json.loads(path.read_text("utf-8"))
+            config, options = (
+                {f.name: found[key][f.name] for f in fields(kind)} | found[key]
+                for key, kind in (("config", TrainConfig), ("options", RunOptions))
+            )
+            first = found["first_checkpoint"]
+            first = None if first is None else index(first)
+            for name in ("hidden", "env_kwargs", "wrappers"):
+                config[name] = tuple(config[name])
+            extended = tuple(
+                {key: index(value) for key, value in each.items()} for each in found["extended"]
+            )
+            return cls(TrainConfig(**config), RunOptions(**options), first, extended)
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            missing = isinstance(error, KeyError)
+            why = f"{error} is missing" if missing else f"{type(error).__name__}: {error}"
+            raise ValueError(f"{path} cannot be used ({why}).") from error
 
 
 class RunFolder:
@@ -76,15 +132,24 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """The folder of a run that goes on.
+        """The folder of a run that continues.
 
         Raises:
-            FileNotFoundError: it is no run's.
+            FileNotFoundError: it is not a run's.
             FolderInUseError: the run is still at work.
         """
         path = path.absolute()
         check_is_run(path)
         return cls(path, FolderLock(path), [])
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints are."""
+        return self.path / CHECKPOINTS
+
+    def write_plan(self, plan: dict[str, Any]) -> None:
+        """Write how the envs run."""
+        durable.replace(self.path / PLAN, (json.dumps(plan, indent=2) + "\n").encode())
 
     def close(self) -> None:
         """Let somebody else have the folder."""
@@ -108,9 +173,9 @@ class RunFolder:
 
 
 def check_is_run(path: Path) -> None:
-    """Refuse a folder that is no run's."""
+    """Refuse a folder that is not a run's."""
     if not (path / CONFIG).exists():
-        raise FileNotFoundError(f"{path} is no run: it has no {CONFIG}.")
+        raise FileNotFoundError(f"{path} is not a run folder (no {CONFIG}).")
 
 
 def _make(path: Path, made: list[Path], *, new: bool) -> None:

@@ -1,4 +1,4 @@
-"""The learning curve of a run, as a picture."""
+"""The learning curve of a run, as an image."""
 
 from __future__ import annotations
 

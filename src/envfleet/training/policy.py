@@ -159,20 +159,17 @@ class Policy(nn.Module):
         action_masks: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Actions (new ones, or those given), log-probabilities, values, entropy."""
-        return self.judge(self.features(observations), actions, action_masks)
-
-    def judge(
-        self,
-        features: Tensor,
-        actions: Tensor | None = None,
-        action_masks: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The same for features that are ready."""
-        out = self._logits(features, action_masks)
         if actions is None:
-            actions = self.head.sample(out)
-        values = self.critic(features)[:, 0]
-        return actions, self.head.log_prob(out, actions), values, self.head.entropy(out)
+            actions = self.act(observations, action_masks=action_masks)[0]
+        return actions, *self.evaluate_actions(observations, actions, action_masks)
+
+    def evaluate_actions(
+        self, observations: Tree, actions: Tensor, action_masks: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The log-probabilities of actions, values, and entropies."""
+        features = self.features(observations)
+        out, values = self._logits(features, action_masks), self.critic(features)[:, 0]
+        return self.head.log_prob(out, actions), values, self.head.entropy(out)
 
     def _logits(self, features: Tensor, action_masks: Tensor | None) -> Tensor:
         """What the actor puts out; constants, which have no gradient, for what is masked."""

@@ -1,171 +1,217 @@
-"""PPO: from rollouts to a better policy, one update at a time."""
+"""PPO: from a rollout to a better policy (Schulman et al., 2017), in torch.
+
+    rollout = collector.collect()                                   # T steps of N envs
+    advantages, returns = rollout.advantages(gamma, gae_lambda)     # PPO.update begins here
+    for batch in rollout.minibatches(batch_size, epochs=epochs):    # shuffled rows
+        loss = clipped objective + value error - entropy bonus      # ppo_loss
+        one step of Adam along the loss's gradient                  # TorchLearner.step
+
+``TorchLearner`` is what runs wherever ``fast.FastLearner``, the same by hand for small networks,
+does not; a test holds one against the other.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from envfleet.rollout.agent import Answer
 from envfleet.rollout.buffer import Batch, Rollout
-from envfleet.training.adam import FlatAdam
-from envfleet.training.config import TrainConfig
-from envfleet.training.numpy_mlp import Minibatch, NumpyPolicy
+from envfleet.rollout.nested import Tree, tree_map
+from envfleet.training.config import Schedule, TrainConfig
+from envfleet.training.fast.learner import FastLearner
+from envfleet.training.learner import Learner, StepMetrics
 from envfleet.training.policy import Normalizer, Policy
-
-_TOLD = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "grad_norm")
-
-Stepper = Callable[[NDArray[np.int64], float, bool], Tensor | list[float]]
-"""Takes the numbers of some rows, the clip, and whether to tell what happened: the numbers of
-``_TOLD``, on the device they are on."""
 
 
 class PPO:
-    """Proximal policy optimisation with a clipped objective (Schulman et al., 2017).
+    """Proximal policy optimisation with a clipped objective.
 
-    ``update`` takes a rollout that this policy has collected and changes the policy in place. Its
-    state, for a checkpoint, is the policy's, the optimiser's, the reward scale's and the
-    generator's.
+    ``update`` takes a rollout that ``learner`` has collected, and changes the policy in place.
     """
 
     def __init__(self, policy: Policy, config: TrainConfig) -> None:
         self.policy = policy
         self.config = config
         self.generator = np.random.default_rng(config.seed)
-        """Of the order of minibatches, and of actions chosen in NumPy."""
-        self.agent: Any = policy
-        """Acts as the policy does: what a collector is given."""
-        rate, epsilon = config.learning_rate, config.adam_epsilon
-        self.optimizer: Any
-        if not NumpyPolicy.fits(policy):
-            self.optimizer = torch.optim.Adam(policy.parameters(), lr=rate, eps=epsilon, fused=True)
-        else:
-            self.agent = quick = NumpyPolicy(policy, self.generator)
-            self.optimizer = FlatAdam(quick.values, quick.gradient, rate, epsilon)
+        """Of the order of minibatches, and of actions that are sampled in NumPy."""
+        self.learner = make_learner(policy, config, self.generator)
+        """Acts as the policy does: the agent to collect with."""
         self.rewards = RewardScale(config) if config.normalize_rewards else None
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         """Improve the policy; ``progress`` is the part of the run that is over, from 0 to 1.
 
-        Returns the means of what happened in the minibatches of the last epoch (with a limit on the
-        KL: of all), ``explained_variance``, and the number of steps of the optimiser: 0 where no
-        row is valid, and all means NaN.
+        Returns the means of the last epoch's ``StepMetrics`` (with a limit on the KL: of all
+        epochs), ``explained_variance``, and how many steps the optimiser took: 0 where no row is
+        valid, and all means are NaN then.
         """
-        config = self.config
-        rate = config.learning_rate * _factor(config.learning_rate_schedule, progress)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        clip = config.clip * _factor(config.clip_schedule, progress)
+        config, learner = self.config, self.learner
+        learner.learning_rate = config.learning_rate * _left(
+            config.learning_rate_schedule, progress
+        )
+        clip_range = config.clip_range * _left(config.clip_range_schedule, progress)
         if self.rewards is not None:
             rollout = self.rewards(rollout)
         advantages, returns = rollout.advantages(config.gamma, config.gae_lambda)
-        with torch.no_grad():  # observations may ask for gradients, which are not ours to give
-            rows = rollout.flatten(advantages, returns)
-        if not len(rows):
-            return dict.fromkeys((*_TOLD, "explained_variance"), math.nan) | {"steps": 0.0}
-        step = self.stepper(rows)
-        told: list[Tensor | list[float]] = []
-        stop, limit, updates = False, config.target_kl, 0
-        for epoch in range(config.epochs):
-            tell = epoch == config.epochs - 1 or limit is not None
-            order = self.generator.permutation(len(rows))
-            for start in range(0, len(rows), config.batch_size):
-                numbers = step(order[start : start + config.batch_size], clip, tell)
-                updates += 1
-                if tell:
-                    told.append(numbers)
-                    # Looking at a number waits for it, so only who asks for a limit pays for it.
-                    stop = limit is not None and bool(numbers[3] > 1.5 * limit)
-                if stop:
+        batches = math.ceil(rollout.steps / config.batch_size)
+        last_epoch = batches * (config.epochs - 1)
+        reports: list[StepMetrics] = []
+        steps = 0
+        for batch in learner.prepare(rollout).minibatches(
+            config.batch_size,
+            self.generator,
+            epochs=config.epochs,
+            advantages=advantages,
+            returns=returns,
+        ):
+            report = steps >= last_epoch or config.target_kl is not None
+            metrics = learner.step(batch, clip_range, report=report)
+            steps += 1
+            if metrics is not None:
+                reports.append(metrics)
+                # Reading a number waits for the device: only those who ask for a limit pay.
+                if config.target_kl is not None and metrics.kl > 1.5 * config.target_kl:
                     break
-            if stop:
-                break
-        self.policy.learn_scale(rows.observations)
-        means = torch.stack([torch.as_tensor(numbers) for numbers in told]).mean(0).tolist()
-        kept = rollout.valid
+        if steps and self.policy.normalizer is not None:
+            # After the steps: they saw observations in the scale that the rollout was made with.
+            self.policy.learn_scale(rollout.flatten().observations)
         return {
-            **dict(zip(_TOLD, means, strict=True)),
-            "explained_variance": _explained(rollout.values[kept], returns[kept]),
-            "steps": float(updates),
+            **_means(reports),
+            "explained_variance": _explained_variance(rollout, returns),
+            "steps": float(steps),
         }
 
-    def stepper(self, rows: Batch) -> Stepper:
-        """What makes one step of the optimiser, from some of these rows."""
-        return self._torch_stepper(rows) if self.agent is self.policy else self._numpy_stepper(rows)
+    def begin_episodes(self) -> None:
+        """All envs begin new episodes: sums over the running ones are void."""
+        if self.rewards is not None:
+            self.rewards.running.zero_()
 
-    def _numpy_stepper(self, rows: Batch) -> Stepper:
-        numbers = (rows.log_probs, rows.values, rows.advantages, rows.returns)
-        columns = torch.stack([column for column in numbers if column is not None]).numpy()
-        features, actions = self.agent.features(rows.observations), rows.actions.numpy()
-        masks = None if rows.action_masks is None else rows.action_masks.numpy()
+    def state_dict(self) -> dict[str, Any]:
+        """All that decides about the next update but the policy's parameters."""
+        return {
+            "learner": self.learner.state_dict(),
+            "generator": self.generator.bit_generator.state,
+            "rewards": None if self.rewards is None else self.rewards.state_dict(),
+        }
 
-        def step(chosen: NDArray[np.int64], clip: float, tell: bool) -> list[float]:
-            batch = Minibatch(
-                features.take(chosen, 0), actions.take(chosen, 0), *columns.take(chosen, 1)
-            )
-            if masks is not None:
-                batch = batch._replace(action_masks=masks.take(chosen, 0))
-            told: list[float] = self.agent.gradients(batch, self.config, clip, tell=tell)
-            self.optimizer.step()
-            return told
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with a state from ``state_dict``.
 
-        return step
-
-    def _torch_stepper(self, rows: Batch) -> Stepper:
-        policy, config = self.policy, self.config
-        ready = None
-        if policy.body is None:  # a body is trained too
-            with torch.no_grad():
-                ready = policy.features(rows.observations)
-
-        def step(chosen: NDArray[np.int64], clip: float, tell: bool) -> Tensor | list[float]:
-            index = torch.from_numpy(chosen)
-            batch = rows.select(index)
-            features = policy.features(batch.observations) if ready is None else ready[index]
-            policy_loss, value_loss, entropy, ratio_log, ratio = losses(
-                policy, batch, features, clip, clip_values=config.clip_values
-            )
-            loss = policy_loss + config.value * value_loss - config.entropy * entropy
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            norm = nn.utils.clip_grad_norm_(policy.parameters(), config.max_grad_norm, foreach=True)
-            self.optimizer.step()
-            if not tell:
-                return []
-            with torch.no_grad():
-                kl = (ratio - 1 - ratio_log).mean()
-                clipped = ((ratio - 1).abs() > clip).float().mean()
-                return torch.stack(
-                    [policy_loss.detach(), value_loss.detach(), entropy.detach(), kl, clipped, norm]
-                )
-
-        return step
+        Raises:
+            ValueError: it belongs to another policy.
+        """
+        self.learner.load_state_dict(state["learner"])
+        self.generator.bit_generator.state = state["generator"]
+        if self.rewards is not None:
+            self.rewards.load_state_dict(state["rewards"])
 
 
-def losses(
-    policy: Policy, batch: Batch, features: Tensor, clip: float, *, clip_values: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The parts of PPO's loss, then the logarithm of the ratio and the ratio itself."""
-    assert batch.advantages is not None  # noqa: S101 - PPO.update has put them there
-    assert batch.returns is not None  # noqa: S101 - same
-    _, log_probs, values, entropy = policy.judge(features, batch.actions, batch.action_masks)
-    ratio_log = log_probs - batch.log_probs
-    ratio = ratio_log.exp()
-    advantages = batch.advantages
-    if len(advantages) > 1:
-        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-    bounded = ratio.clamp(1 - clip, 1 + clip)
-    policy_loss = -torch.minimum(advantages * ratio, advantages * bounded).mean()
+def make_learner(policy: Policy, config: TrainConfig, generator: np.random.Generator) -> Learner:
+    """The fastest learner for a policy; in NumPy it samples actions with the generator."""
+    if FastLearner.fits(policy):
+        return FastLearner(policy, config, generator)
+    return TorchLearner(policy, config)
+
+
+class TorchLearner:
+    """Improves any policy by torch's own gradients and its Adam."""
+
+    def __init__(self, policy: Policy, config: TrainConfig) -> None:
+        self.policy = policy
+        self.config = config
+        self.learning_rate = config.learning_rate
+        self.optimizer = torch.optim.Adam(
+            policy.parameters(), lr=config.learning_rate, eps=config.adam_epsilon, fused=True
+        )
+        self.act = policy.act
+        self.get_values = policy.get_values
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self.policy.device
+
+    def evaluate_actions(
+        self, observations: Tree, actions: Tensor, action_masks: Tensor | None = None
+    ) -> Answer:
+        """The log-probabilities of actions, values, and entropies."""
+        if action_masks is None:  # which a policy of the user's own need not know
+            return self.policy.evaluate_actions(observations, actions)
+        return self.policy.evaluate_actions(observations, actions, action_masks=action_masks)
+
+    def prepare(self, rollout: Rollout) -> Rollout:
+        """The rollout; if its observations ask for gradients, those are not ours to give."""
+        return replace(rollout, observations=tree_map(Tensor.detach, rollout.observations))
+
+    def step(self, batch: Batch, clip_range: float, *, report: bool) -> StepMetrics | None:
+        """One step of Adam along the gradient of PPO's loss."""
+        config, parameters = self.config, list(self.policy.parameters())
+        log_probs, values, entropies = self.evaluate_actions(
+            batch.observations, batch.actions, batch.action_masks
+        )
+        ratio_log = log_probs - batch.log_probs
+        policy_loss = clipped_objective(ratio_log.exp(), _advantages(batch), clip_range)
+        value_loss = value_error(values, batch, clip_range if config.clip_values else math.inf)
+        entropy = entropies.mean()
+        loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = nn.utils.clip_grad_norm_(parameters, config.max_grad_norm, foreach=True)
+        self.optimizer.param_groups[0]["lr"] = self.learning_rate
+        self.optimizer.step()
+        if not report:
+            return None
+        with torch.no_grad():
+            moved = ratio_log.exp() - 1
+            kl, clipped = (moved - ratio_log).mean(), (moved.abs() > clip_range).float().mean()
+        losses = policy_loss.detach(), value_loss.detach(), entropy.detach()
+        return StepMetrics(*losses, kl, clipped, norm)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Adam's moments."""
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with Adam's moments.
+
+        Raises:
+            ValueError: they are of other parameters.
+        """
+        self.optimizer.load_state_dict(state)
+        for parameter, moments in self.optimizer.state.items():
+            for name, value in moments.items():  # which torch does not look at
+                if name != "step" and value.shape != parameter.shape:
+                    raise ValueError(f"its {name} has another shape than the parameter")
+
+
+def clipped_objective(ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
+    """PPO's loss: a ratio beyond the clip range earns nothing more."""
+    bounded = ratio.clamp(1 - clip_range, 1 + clip_range)
+    return -torch.minimum(advantages * ratio, advantages * bounded).mean()
+
+
+def value_error(values: Tensor, batch: Batch, clip_range: float) -> Tensor:
+    """The mean squared error of values; moving further than the clip range earns nothing."""
+    assert batch.returns is not None  # noqa: S101 - PPO.update has put them there
     error = (values - batch.returns).square()
-    if clip_values:
-        near = batch.values + (values - batch.values).clamp(-clip, clip)
+    if math.isfinite(clip_range):
+        near = batch.values + (values - batch.values).clamp(-clip_range, clip_range)
         error = torch.maximum(error, (near - batch.returns).square())
-    return policy_loss, error.mean(), entropy.mean(), ratio_log, ratio
+    return error.mean()
+
+
+def _advantages(batch: Batch) -> Tensor:
+    """The batch's advantages with mean 0 and deviation 1, where it has more than one row."""
+    assert batch.advantages is not None  # noqa: S101 - PPO.update has put them there
+    if len(batch.advantages) < 2:
+        return batch.advantages
+    return (batch.advantages - batch.advantages.mean()) / (batch.advantages.std() + 1e-8)
 
 
 class RewardScale(nn.Module):
@@ -192,16 +238,21 @@ class RewardScale(nn.Module):
         factor = (self.scale.variance + 1e-8).rsqrt().to(rollout.rewards)
         return replace(rollout, rewards=(rollout.rewards * factor).clamp(-10.0, 10.0))
 
-    def begin_anew(self) -> None:
-        """All episodes were cut."""
-        self.running.zero_()
 
-
-def _factor(schedule: str, progress: float) -> float:
+def _left(schedule: Schedule, progress: float) -> float:
+    """What a schedule leaves of a value."""
     return 1.0 - progress if schedule == "linear" else 1.0
 
 
-def _explained(values: Tensor, returns: Tensor) -> float:
+def _means(reports: list[StepMetrics]) -> dict[str, float]:
+    if not reports:
+        return dict.fromkeys(StepMetrics._fields, math.nan)
+    rows = torch.stack([torch.stack([torch.as_tensor(x) for x in report]) for report in reports])
+    return dict(zip(StepMetrics._fields, rows.mean(0).tolist(), strict=True))
+
+
+def _explained_variance(rollout: Rollout, returns: Tensor) -> float:
     """1 is a perfect critic, 0 as good as none, below that worse; NaN where nothing varies."""
-    spread = returns.var()
-    return float(1 - (returns - values).var() / spread) if spread > 0 else float("nan")
+    values, returns = rollout.values[rollout.valid], returns[rollout.valid]
+    spread = returns.var() if len(returns) > 1 else torch.zeros(())
+    return float(1 - (returns - values).var() / spread) if spread > 0 else math.nan

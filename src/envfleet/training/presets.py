@@ -16,58 +16,60 @@ _MUJOCO_NET: dict[str, Any] = {
 _NORMALIZED: dict[str, Any] = {"normalize_observations": True, "normalize_rewards": True}
 
 _LUNAR: dict[str, Any] = {
-    "num_envs": 16, "steps": 1024, "batch_size": 64, "epochs": 4, "gamma": 0.999,
-    "gae_lambda": 0.98, "entropy": 0.01, "total_steps": 1_000_000,
+    "num_envs": 16, "rollout_steps": 1024, "batch_size": 64, "epochs": 4, "gamma": 0.999,
+    "gae_lambda": 0.98, "entropy_coef": 0.01, "total_steps": 1_000_000,
 }  # fmt: skip
 
 _ATARI: dict[str, Any] = {
-    "num_envs": 8, "steps": 128, "batch_size": 256, "epochs": 4, "learning_rate": 2.5e-4,
-    "learning_rate_schedule": "linear", "clip": 0.1, "clip_schedule": "linear", "entropy": 0.01,
-    "total_steps": 10_000_000,
+    "num_envs": 8, "rollout_steps": 128, "batch_size": 256, "epochs": 4, "learning_rate": 2.5e-4,
+    "learning_rate_schedule": "linear", "clip_range": 0.1, "clip_range_schedule": "linear",
+    "entropy_coef": 0.01, "total_steps": 10_000_000,
 }  # fmt: skip
 
 ZOO: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
-        "num_envs": 8, "steps": 32, "batch_size": 256, "epochs": 20, "learning_rate": 1e-3,
-        "learning_rate_schedule": "linear", "clip_schedule": "linear", "gamma": 0.98,
-        "gae_lambda": 0.8, "total_steps": 100_000,
+        "num_envs": 8, "rollout_steps": 32, "batch_size": 256, "epochs": 20,
+        "learning_rate": 1e-3, "learning_rate_schedule": "linear",
+        "clip_range_schedule": "linear", "gamma": 0.98, "gae_lambda": 0.8, "total_steps": 100_000,
     },
     "Acrobot-v1": {
-        "num_envs": 16, "steps": 256, "batch_size": 64, "epochs": 4, "gae_lambda": 0.94,
+        "num_envs": 16, "rollout_steps": 256, "batch_size": 64, "epochs": 4, "gae_lambda": 0.94,
         "total_steps": 1_000_000, **_NORMALIZED,
     },
     "MountainCar-v0": {
-        "num_envs": 16, "steps": 16, "batch_size": 64, "epochs": 4, "gae_lambda": 0.98,
+        "num_envs": 16, "rollout_steps": 16, "batch_size": 64, "epochs": 4, "gae_lambda": 0.98,
         "total_steps": 1_000_000, **_NORMALIZED,
     },
     "Pendulum-v1": {
-        "num_envs": 4, "steps": 1024, "batch_size": 64, "epochs": 10, "learning_rate": 1e-3,
-        "gamma": 0.9, "total_steps": 100_000,
+        "num_envs": 4, "rollout_steps": 1024, "batch_size": 64, "epochs": 10,
+        "learning_rate": 1e-3, "gamma": 0.9, "total_steps": 100_000,
     },
     "LunarLander-v3": _LUNAR,
     "LunarLanderContinuous-v3": _LUNAR,
     "BipedalWalker-v3": {
-        "num_envs": 32, "steps": 2048, "batch_size": 64, "epochs": 10, "gamma": 0.999,
-        "clip": 0.18, "total_steps": 5_000_000, **_NORMALIZED,
+        "num_envs": 32, "rollout_steps": 2048, "batch_size": 64, "epochs": 10, "gamma": 0.999,
+        "clip_range": 0.18, "total_steps": 5_000_000, **_NORMALIZED,
     },
     "HalfCheetah": {
-        "num_envs": 1, "steps": 512, "batch_size": 64, "epochs": 20, "learning_rate": 2.0633e-5,
-        "gamma": 0.98, "gae_lambda": 0.92, "clip": 0.1, "entropy": 4.01762e-4, "value": 0.58096,
-        "max_grad_norm": 0.8, "total_steps": 1_000_000, **_MUJOCO_NET, **_NORMALIZED,
+        "num_envs": 1, "rollout_steps": 512, "batch_size": 64, "epochs": 20,
+        "learning_rate": 2.0633e-5, "gamma": 0.98, "gae_lambda": 0.92, "clip_range": 0.1,
+        "entropy_coef": 4.01762e-4, "value_coef": 0.58096, "max_grad_norm": 0.8,
+        "total_steps": 1_000_000, **_MUJOCO_NET, **_NORMALIZED,
     },
     "Hopper": {
-        "num_envs": 1, "steps": 512, "batch_size": 32, "epochs": 5, "learning_rate": 9.80828e-5,
-        "gamma": 0.999, "gae_lambda": 0.99, "entropy": 2.29519e-3, "value": 0.835671,
-        "max_grad_norm": 0.7, "total_steps": 1_000_000, **_MUJOCO_NET, **_NORMALIZED,
+        "num_envs": 1, "rollout_steps": 512, "batch_size": 32, "epochs": 5,
+        "learning_rate": 9.80828e-5, "gamma": 0.999, "gae_lambda": 0.99,
+        "entropy_coef": 2.29519e-3, "value_coef": 0.835671, "max_grad_norm": 0.7,
+        "total_steps": 1_000_000, **_MUJOCO_NET, **_NORMALIZED,
     },
     "Walker2d": {
-        "num_envs": 1, "steps": 512, "batch_size": 32, "epochs": 20, "learning_rate": 5.05041e-5,
-        "clip": 0.1, "entropy": 5.85045e-4, "value": 0.871923, "max_grad_norm": 1.0,
-        "total_steps": 1_000_000, **_NORMALIZED,
+        "num_envs": 1, "rollout_steps": 512, "batch_size": 32, "epochs": 20,
+        "learning_rate": 5.05041e-5, "clip_range": 0.1, "entropy_coef": 5.85045e-4,
+        "value_coef": 0.871923, "max_grad_norm": 1.0, "total_steps": 1_000_000, **_NORMALIZED,
     },
     "Ant": {
-        "num_envs": 1, "steps": 2048, "batch_size": 64, "epochs": 10, "total_steps": 1_000_000,
-        **_NORMALIZED,
+        "num_envs": 1, "rollout_steps": 2048, "batch_size": 64, "epochs": 10,
+        "total_steps": 1_000_000, **_NORMALIZED,
     },
     "ALE": _ATARI,
 }  # fmt: skip
@@ -75,18 +77,17 @@ ZOO: dict[str, dict[str, Any]] = {
 
 # CleanRL halves the squared error of values before it weighs it by 0.5.
 _CLEANRL_DISCRETE: dict[str, Any] = {
-    "num_envs": 4, "steps": 128, "batch_size": 128, "epochs": 4, "learning_rate": 2.5e-4,
-    "learning_rate_schedule": "linear", "clip_values": True, "entropy": 0.01, "value": 0.25,
-    "total_steps": 500_000,
+    "num_envs": 4, "rollout_steps": 128, "batch_size": 128, "epochs": 4, "learning_rate": 2.5e-4,
+    "learning_rate_schedule": "linear", "clip_values": True, "entropy_coef": 0.01,
+    "value_coef": 0.25, "total_steps": 500_000,
 }  # fmt: skip
 _CLEANRL_CONTINUOUS: dict[str, Any] = {
-    "num_envs": 1, "steps": 2048, "batch_size": 64, "epochs": 10, "learning_rate": 3e-4,
-    "learning_rate_schedule": "linear", "clip_values": True, "value": 0.25,
-    "total_steps": 1_000_000,
-    **_NORMALIZED,
+    "num_envs": 1, "rollout_steps": 2048, "batch_size": 64, "epochs": 10, "learning_rate": 3e-4,
+    "learning_rate_schedule": "linear", "clip_values": True, "value_coef": 0.25,
+    "total_steps": 1_000_000, **_NORMALIZED,
 }  # fmt: skip
 _CLEANRL_ATARI: dict[str, Any] = {
-    **_ATARI, "clip_schedule": "constant", "clip_values": True, "value": 0.25,
+    **_ATARI, "clip_range_schedule": "constant", "clip_values": True, "value_coef": 0.25,
 }  # fmt: skip
 
 PRESETS = ("zoo", "cleanrl", "fast")

@@ -59,7 +59,7 @@ def check_agent(agent: Any, *names: str) -> None:
     """
     if not callable(getattr(agent, "get_actions_and_values", None)):
         raise TypeError(
-            f"a {type(agent).__name__} is no agent: it has no get_actions_and_values(states, "
+            f"{type(agent).__name__} is not an agent: it has no get_actions_and_values(states, "
             "actions=None)."
         )
     missing = [name for name in names if not hasattr(agent, name)]

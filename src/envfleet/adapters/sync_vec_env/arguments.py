@@ -1,11 +1,11 @@
-"""The two ways to call ``SyncVecEnv``, told apart: with films while training, and without."""
+"""The two ways to call ``SyncVecEnv``, told apart: with videos while training, and without."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-_WITH_FILMS = ("render_every", "render_fps", "agent")
+_WITH_VIDEOS = ("render_every", "render_fps", "agent")
 _WITHOUT = ("agent",)
 
 
@@ -14,7 +14,7 @@ class Arguments:
     """What was passed after ``steps_per_env``."""
 
     agent: Any
-    films: tuple[int, float] | None
+    videos: tuple[int, float] | None
     """``render_every`` and ``render_fps``, where the call is the one that has them."""
     options: dict[str, Any]
     """Of the fleet."""
@@ -26,8 +26,8 @@ def told_apart(given: tuple[Any, ...], named: dict[str, Any]) -> Arguments:
     Raises:
         TypeError: neither.
     """
-    with_films = len(given) > 1 or not named.keys().isdisjoint(_WITH_FILMS[:2])
-    names = _WITH_FILMS if with_films else _WITHOUT
+    with_videos = len(given) > 1 or not named.keys().isdisjoint(_WITH_VIDEOS[:2])
+    names = _WITH_VIDEOS if with_videos else _WITHOUT
     passed = dict(zip(names, given, strict=False))
     twice = sorted(passed.keys() & named.keys())
     options = {name: value for name, value in named.items() if name not in names}
@@ -39,7 +39,7 @@ def told_apart(given: tuple[Any, ...], named: dict[str, Any]) -> Arguments:
             wrong = f"{', '.join(missing)} missing"
         raise TypeError(
             f"SyncVecEnv: {wrong}. It takes (env_fn, num_envs, steps_per_env, agent), or with "
-            "films (env_fn, num_envs, steps_per_env, render_every, render_fps, agent)."
+            "videos (env_fn, num_envs, steps_per_env, render_every, render_fps, agent)."
         )
-    films = (passed["render_every"], passed["render_fps"]) if with_films else None
-    return Arguments(passed["agent"], films, options)
+    videos = (passed["render_every"], passed["render_fps"]) if with_videos else None
+    return Arguments(passed["agent"], videos, options)

@@ -47,23 +47,23 @@ class SyncVecEnv(RecordingNames, EpisodeNames):
     Without ``render_every`` and ``render_fps``, images are moved from (H, W, C) to (C, H, W), CUDA
     is used if there is any, and the numbers of episodes are those of the last ten of each env. With
     them, states are as the agent's ``state_space`` says, the device is the agent's, the numbers are
-    those of the last hundred episodes, and env 0 is filmed.
+    those of the last hundred episodes, and env 0 is recorded.
 
     Args:
         env_fn: builds an env; is called ``num_envs`` times, possibly in other processes.
         num_envs: how many envs.
         steps_per_env: the length of a rollout.
-        render_every: film an episode of env 0 after so many steps of all envs; off if not above 0.
-        render_fps: frames per second of the films.
+        render_every: record an episode of env 0 after so many steps of all envs; off if below 1.
+        render_fps: frames per second of the videos.
         agent: has ``get_actions_and_values(states, actions=None)``, which returns actions,
-            log-probabilities, values and entropy, and with films ``state_space``, ``action_space``
+            log-probabilities, values and entropy, and with videos ``state_space``, ``action_space``
             and ``device``.
         seed: of the first reset: env ``i`` gets ``seed + i``.
         **options: of ``envfleet.make``, such as ``backend="serial"`` or ``workers=4``.
 
     Raises:
         TypeError: arguments of neither form, or an agent or spaces that cannot be used.
-        ValueError: a number that means nothing, envs that cannot be filmed, or spaces that are not
+        ValueError: a number that means nothing, envs that do not render, or spaces that are not
             the agent's.
     """
 
@@ -114,13 +114,13 @@ class SyncVecEnv(RecordingNames, EpisodeNames):
         **named: Any,
     ) -> None:
         told = told_apart(given, named)
-        films = told.films
-        names = ("state_space", "action_space", "device") if films is not None else ()
+        videos = told.videos
+        names = ("state_space", "action_space", "device") if videos is not None else ()
         check_agent(told.agent, *names)
-        if films is not None:
-            self.render_every = max(1, films[0])
-            self.render_fps = films[1]
-            self._recorder = FirstEnvRecorder(*films) if films[0] > 0 else None
+        if videos is not None:
+            self.render_every = max(1, videos[0])
+            self.render_fps = videos[1]
+            self._recorder = FirstEnvRecorder(*videos) if videos[0] > 0 else None
             self.device = torch.device(told.agent.device)
         else:
             self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -129,14 +129,14 @@ class SyncVecEnv(RecordingNames, EpisodeNames):
         self.steps_per_env = steps_per_env
         self.global_steps = 0
         """Steps of all envs in rollouts so far."""
-        self._permutes = films is None
+        self._permutes = videos is None
         self._asked = AskedAgent(told.agent, self.device)
         self.fleet = make(
             env_fn, num_envs, autoreset_mode=AutoresetMode.DISABLED, infos="final", **told.options
         )
         """The envs, wherever they are; ``plan`` says where, and why."""
         try:
-            self._take_spaces(agent_has_spaces=films is not None)
+            self._take_spaces(agent_has_spaces=videos is not None)
             self._shares_states = len(self.state_shape) >= 3
             self.collector = Collector(
                 self.fleet,
@@ -151,9 +151,9 @@ class SyncVecEnv(RecordingNames, EpisodeNames):
                 recorder=self._recorder,
             )
             self.envs: list[EnvHandle] | None = [EnvHandle(self.fleet, i) for i in range(num_envs)]
-            if films is None and seed is None:
+            if videos is None and seed is None:
                 # Envs that seed themselves at their first reset count on it: the class without
-                # films resets env 0 twice.
+                # videos resets env 0 twice.
                 self.fleet.reset(options={"reset_mask": np.arange(num_envs) == 0})
             self.vec_reset()
         except BaseException:
@@ -306,7 +306,7 @@ class SyncVecEnv(RecordingNames, EpisodeNames):
             self.vec_reset()
 
     def close(self) -> None:
-        """Close the envs and complete the films; ``envs`` is None from then on."""
+        """Close the envs and complete the videos; ``envs`` is None from then on."""
         self.envs = None
         self.collector.close()
 

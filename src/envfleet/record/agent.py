@@ -1,4 +1,4 @@
-"""record_agent: an agent in a fleet, as one film or as frames, without a trace in training."""
+"""record_agent: an agent in a fleet, as one video or as frames, without a trace in training."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def record_agent(
     progress: bool | None = None,
     mask_key: str | None = MASK_KEY,
 ) -> Path | list[list[Frame]]:
-    """Film every env of a fleet while the agent plays.
+    """Record every env of a fleet while the agent plays.
 
     The fleet, which should not be the one that is trained on, is reset first and stays open. Random
     states, gradients and a module's training mode are as before afterwards.
@@ -52,15 +52,15 @@ def record_agent(
     Args:
         agent: see ``envfleet.rollout.agent.Agent``.
         envs: a fleet with ``render_mode="rgb_array"``.
-        steps: how many steps to film.
-        episodes: film until every env has finished so many episodes instead; envs that have keep
+        steps: how many steps to record.
+        episodes: record until every env has finished so many episodes instead; envs that have keep
             showing their last frame.
-        render_every: film every so many steps only.
-        grid: whether to write one film of all envs side by side, or to return the frames per env.
-        path: the film's file, .gif or .mp4; by default ``renders/misc/agent_<n>.gif``.
+        render_every: record every so many steps only.
+        grid: whether to write one video of all envs side by side, or to return the frames per env.
+        path: the video's file, .gif or .mp4; by default ``renders/misc/agent_<n>.gif``.
         deterministic: whether to take the agent's best actions instead of sampling.
         seed: of the envs (env ``i`` gets ``seed + i``) and of the sampling.
-        fps: steps per second of the film; by default the game's, as for ``Recorder``.
+        fps: steps per second of the video; by default the game's, as for ``Recorder``.
         overlay: whether to draw each env's return so far on its frames.
         scale: factor for width and height.
         device: as for ``Collector``.
@@ -69,10 +69,10 @@ def record_agent(
         mask_key: as for ``Collector``.
 
     Returns:
-        The film's path, or per env the list of its frames.
+        The video's path, or per env the list of its frames.
 
     Raises:
-        ValueError: the envs render no pictures (says what to do), or neither or both of ``steps``
+        ValueError: the envs render no images (says what to do), or neither or both of ``steps``
             and ``episodes``.
     """
     check_renders(envs)
@@ -83,9 +83,9 @@ def record_agent(
             f"steps={steps}, episodes={episodes}, render_every={render_every}."
         )
     player = Player(agent, envs, deterministic, device, autoreset_mode, mask_key=mask_key)
-    # Frames are numbered by steps, so that a film shows them at the right time.
+    # Frames are numbered by steps, so that a video shows them at the right time.
     speed = fps or fps_of(envs)
-    film = _Film(path, speed) if grid else None
+    video = _Video(path, speed) if grid else None
     camera = _Camera(envs, player, overlay=overlay, scale=scale)
     kept: list[list[Frame]] = [[] for _ in range(envs.num_envs)]
     played = np.zeros(envs.num_envs, dtype=np.int64)
@@ -104,8 +104,8 @@ def record_agent(
                 last = step == steps or played.min() >= enough
                 if step % render_every == 0 or last:
                     frames = camera.shoot(finished)
-                    if film is not None:
-                        film.add(step, tile(frames))
+                    if video is not None:
+                        video.add(step, tile(frames))
                     else:
                         for mine, frame in zip(kept, frames, strict=True):
                             mine.append(frame)
@@ -118,18 +118,18 @@ def record_agent(
                 camera.hold(finished, played >= enough)
                 bar.update(1 if steps is not None else int(played.min()) - before)
     except KeyboardInterrupt:
-        if film is not None:
-            film.close()
+        if video is not None:
+            video.close()
         raise
     except BaseException:
-        if film is not None:
-            film.discard()
+        if video is not None:
+            video.discard()
         raise
-    return kept if film is None else film.close()
+    return kept if video is None else video.close()
 
 
 class _Camera:
-    """Takes a picture of every env; of one that has played enough, always the last one."""
+    """Takes an image of every env; of one that has played enough, always the last one."""
 
     def __init__(
         self, envs: VectorEnv[Any, Any, Any], player: Player, *, overlay: bool, scale: float
@@ -152,7 +152,7 @@ class _Camera:
         self._ends.release()
 
     def hold(self, finished: list[Episode], over: NDArray[np.bool_]) -> None:
-        """Of envs that have now played enough, keep the picture of the end."""
+        """Of envs that have now played enough, keep the image of the end."""
         if any(over[episode.env] and episode.env not in self._held for episode in finished):
             frames = self.shoot(finished)
             for episode in finished:
@@ -160,7 +160,7 @@ class _Camera:
                     self._held.setdefault(episode.env, frames[episode.env])
 
     def shoot(self, finished: list[Episode]) -> list[Frame]:
-        """The pictures after a step in which some episodes finished."""
+        """The images after a step in which some episodes finished."""
         returns = self._player.returns.copy()
         shot = self._render()
         for episode in finished:
@@ -191,12 +191,12 @@ class _Camera:
         return self._shot[env] if frame is None else frame
 
 
-class _Film:
-    """A film whose writer is opened with the first frame."""
+class _Video:
+    """A video whose writer is opened with the first frame."""
 
     def __init__(self, path: Path | str | None, fps: float) -> None:
         if path is not None and Path(path).suffix not in (".gif", ".mp4"):
-            raise ValueError(f"a film is a .gif or .mp4 file, got {Path(path).name!r}")
+            raise ValueError(f"a video is a .gif or .mp4 file, got {Path(path).name!r}")
         self._wanted = path
         self._path = Path()
         self._fps = fps

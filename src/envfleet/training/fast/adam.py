@@ -14,14 +14,13 @@ Array = NDArray[np.float32]
 class FlatAdam:
     """``torch.optim.Adam`` for parameters in one array, at a tenth of its cost for small ones."""
 
-    def __init__(self, values: Array, gradient: Array, lr: float, eps: float) -> None:
-        self.param_groups = [{"lr": lr}]
+    def __init__(self, values: Array, gradient: Array, eps: float) -> None:
         self._values, self._gradient, self._eps = values, gradient, eps
         self._mean, self._square = np.zeros_like(values), np.zeros_like(values)
         self._scratch = np.empty_like(values)
         self._steps = 0
 
-    def step(self) -> None:
+    def step(self, learning_rate: float) -> None:
         """Move the values against the gradient."""
         self._steps += 1
         mean, square, scratch, gradient = self._mean, self._square, self._scratch, self._gradient
@@ -36,7 +35,7 @@ class FlatAdam:
         scratch *= np.float32(1 / np.sqrt(1 - 0.999**self._steps))
         scratch += np.float32(self._eps)
         np.divide(mean, scratch, out=scratch)
-        scratch *= np.float32(self.param_groups[0]["lr"] / (1 - 0.9**self._steps))
+        scratch *= np.float32(learning_rate / (1 - 0.9**self._steps))
         self._values -= scratch
 
     def state_dict(self) -> dict[str, Any]:
@@ -46,7 +45,7 @@ class FlatAdam:
         return {**tensors, "steps": self._steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with moments from a checkpoint.
+        """Continue with moments from a checkpoint.
 
         Raises:
             ValueError: they are of another number of parameters.

@@ -1,6 +1,6 @@
-"""Films an agent: one env while it is collected from, then a whole fleet side by side.
+"""Records an agent: one env while it is collected from, then a whole fleet side by side.
 
-python examples/film.py          # writes renders/misc/render_0.gif and renders/misc/fleet.gif
+python examples/record.py          # writes renders/misc/render_0.gif and renders/misc/fleet.gif
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Balancer:
 
 
 def main() -> None:
-    """Make both films."""
+    """Make both videos."""
     agent = Balancer()
     envs = envfleet.make("CartPole-v1", 6, render_mode="rgb_array")
     recorder = envfleet.Recorder(env_ids=[0], max_frames=150, scale=0.5)
@@ -36,7 +36,7 @@ def main() -> None:
         collector.collect()
         path = "renders/misc/fleet.gif"
         envfleet.record_agent(agent, envs, steps=120, path=path, scale=0.3, render_every=3, seed=2)
-    print(f"films are in {recorder.folder}: return {collector.statistics.window.returns.mean:.0f}")
+    print(f"videos are in {recorder.folder}: return {collector.statistics.window.returns.mean:.0f}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,105 @@
+"""What commands about runs share: refusals, and a run carried out to its end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from envfleet.report import write_report
+from envfleet.rollout.numbers import three_digits
+from envfleet.track.durable import WriteError
+from envfleet.track.lock import FolderInUseError
+from envfleet.training import command
+from envfleet.training.checkpoint import CheckpointError
+from envfleet.training.failures import describe
+from envfleet.training.loading import load_run
+from envfleet.training.plot import draw_curve
+from envfleet.training.progress import make_progress, say
+from envfleet.training.trainer import Run
+
+REFUSALS = (
+    ValueError,
+    TypeError,
+    OSError,
+    ImportError,
+    FolderInUseError,
+    CheckpointError,
+    gymnasium.error.Error,
+)
+"""What is wrong with what was asked for: told without a traceback, exit code 2."""
+
+
+def refuse(error: Exception | str) -> int:
+    """Say why it cannot be done; the exit code."""
+    known = None if isinstance(error, str) else describe(error)
+    text, code = known or (str(error), 2)
+    print(text, file=sys.stderr)  # noqa: T201
+    return code
+
+
+def check_at_least(least: int, **values: int) -> None:
+    """Refuse options that are smaller."""
+    for name, value in values.items():
+        if value < least:
+            raise ValueError(f"{name} must be {least} or more, got {value}")
+
+
+def trained(
+    folder: Path, num_envs: int, checkpoint: str | None, *, trust: bool, render: bool = False
+) -> tuple[Any, Any, int]:
+    """A run's policy, a fleet for it, and the step it was trained to."""
+    loaded = load_run(folder, checkpoint, trust=trust)
+    envs = loaded.make_envs(num_envs, render=render)
+    try:
+        policy = loaded.policy(envs.single_observation_space, envs.single_action_space)
+    except BaseException:
+        envs.close()
+        raise
+    return policy, envs, loaded.step
+
+
+def carry_out(run: Run) -> int:
+    """Train, tell how it goes, write curve and report; 128 and the signal's number if one came."""
+    start = time.perf_counter()
+    progress = make_progress(run.config.last_step, run.steps)
+    resume = command.of_run("resume", run.folder, run.config.env_id, run.config.wrappers)
+    try:
+        with run:
+            is_over = run.train(progress)
+            window = run.collector.statistics.window
+    except WriteError as error:  # a full disk
+        return refuse(f"{error}; the run has stopped. With room on the disk: {resume}")
+    except Exception as error:
+        if run.updates:
+            error.add_note(f"what was learnt is saved; continue with:\n{resume}")
+        raise
+    try:
+        draw_curve(run.folder)
+        write_report(run.folder)
+    except OSError as error:
+        say(f"no curve or report was written: {error}")
+    how = how_it_ended(run.options.stop_at if run.is_solved else None) if is_over else "stopped"
+    seconds = time.perf_counter() - start
+    trained = sum(run.seconds.values())
+    split = ", ".join(f"{name} {part / trained:.0%}" for name, part in run.seconds.items())
+    result = "no episode has ended yet"
+    if window.n:
+        mean = three_digits(window.returns.mean)
+        result = f"return {mean} over the last {window.n} episodes"
+    say(
+        f"{run.folder}: {how}, {run.steps:,} steps in {three_digits(seconds)} s, {result}\n"
+        f"{three_digits(trained)} s of training: {split}"
+    )
+    if is_over:
+        return 0
+    say(f"continue with:\n{resume}")  # a line of its own, to be pasted
+    return 128 + (run.stopped_by or 0)
+
+
+def how_it_ended(reached: float | None) -> str:
+    """In a word or two."""
+    return "finished" if reached is None else f"finished, solved (≥ {three_digits(reached)})"

@@ -1,0 +1,147 @@
+"""train: all that the command does, from Python."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import VectorEnv
+
+from envfleet.rollout.progress import in_notebook, is_terminal
+from envfleet.rollout.statistics import EpisodeStatistics
+from envfleet.track.registry import make_trackers
+from envfleet.training.build import EnvSource, MakeCollector, make_collector
+from envfleet.training.command import base_config
+from envfleet.training.config import RunOptions, TrainConfig
+from envfleet.training.env_options import as_names, as_words
+from envfleet.training.folder import RunFolder
+from envfleet.training.loading import TrainedPolicy
+from envfleet.training.progress import BarProgress, Progress
+from envfleet.training.trainer import Run
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a training has left."""
+
+    folder: Path
+    """The run's folder: metrics, checkpoints, videos."""
+    statistics: EpisodeStatistics
+    """The last episodes of training."""
+    policy: TrainedPolicy
+    """As it was at the end."""
+    is_finished: bool
+    """False if a callback has ended the run before its end."""
+
+
+def train(
+    env: EnvSource,
+    *,
+    preset: str | None = None,
+    total_steps: int | None = None,
+    run_dir: Path | str = "runs",
+    seed: int | None = None,
+    callbacks: Iterable[Any] = (),
+    name: str | None = None,
+    track: Iterable[str] = (),
+    progress: bool | None = None,
+    make_collector: MakeCollector = make_collector,
+    **hyper_parameters: Any,
+) -> TrainResult:
+    """Train PPO, in a folder ``<run_dir>/<env>/<name>``; what ``envfleet train`` does.
+
+    Ctrl-C finishes the current update, saves, and is raised then; in a notebook it saves what was
+    learnt before. ``envfleet resume``, or ``Run.resume``, continues the run.
+
+    Args:
+        env: an id that Gymnasium knows or ``module:callable``, a spec, a function that builds an
+            env, or a fleet, which stays open. A run of the last two can be resumed and loaded only
+            by passing the env again.
+        preset: "zoo", "cleanrl" or "fast"; by default zoo's where it has the env, else
+            Stable-Baselines3's hyper-parameters.
+        total_steps: of all envs together, rounded up to whole rollouts.
+        run_dir: where runs are.
+        seed: of networks, envs, actions and minibatches.
+        callbacks: see ``envfleet.training.callbacks.Callback``.
+        name: of the run; by default the seed and the time.
+        track: further trackers, "tensorboard" or "wandb".
+        progress: whether to show how it goes; by default on a terminal and in a notebook.
+        make_collector: what makes the collector; see ``envfleet.training.build``.
+        **hyper_parameters: fields of ``TrainConfig`` and ``RunOptions``.
+
+    Raises:
+        TypeError: there is no such hyper-parameter.
+        ValueError: a value means nothing, or there is no such preset for the env.
+    """
+    env_id = _name_of(env)
+    config = base_config(env_id, preset)
+    named = {"total_steps": total_steps, "seed": seed}
+    chosen = hyper_parameters | {k: v for k, v in named.items() if v is not None}
+    if isinstance(env, VectorEnv):
+        chosen["num_envs"] = env.num_envs
+    config, options = _split(config, chosen)
+    parent = Path(run_dir).absolute() / env_id.replace("/", "_").replace(":", "_")
+    if name is not None:
+        place = RunFolder.claim(parent / name)
+    else:
+        stamp = f"seed{config.seed}_{time.strftime('%Y%m%d-%H%M%S')}"
+        place = RunFolder.claim_new(parent, stamp)
+    with Run.start(
+        place,
+        config,
+        options,
+        env=env,
+        callbacks=callbacks,
+        trackers=partial(make_trackers, tuple(track), place.path),
+        collector=make_collector,
+    ) as run:
+        is_finished = run.train(_shown(config.last_step, progress))
+        statistics = run.collector.statistics
+        policy = TrainedPolicy(run.policy, *run.spaces, config.mask_key)
+    if run.stopped_by == signal.SIGINT:
+        raise KeyboardInterrupt
+    if run.stopped_by is not None:
+        sys.exit(128 + run.stopped_by)
+    return TrainResult(run.folder, statistics, policy, is_finished)
+
+
+def _shown(total: int, wanted: bool | None) -> Progress:
+    wanted = is_terminal() or in_notebook() if wanted is None else wanted
+    return BarProgress(total, 0) if wanted else Progress()
+
+
+def _name_of(env: EnvSource) -> str:
+    """What an env is called, in the run's folder and its config."""
+    if isinstance(env, str):
+        return env
+    spec = env if isinstance(env, EnvSpec) else getattr(env, "spec", None)
+    if isinstance(spec, EnvSpec):
+        return spec.id
+    if isinstance(env, VectorEnv):
+        return type(env).__name__
+    build: Any = env.func if isinstance(env, partial) else env
+    module, name = getattr(build, "__module__", None), getattr(build, "__qualname__", "env")
+    if module and name.isidentifier() and module != "__main__" and build is env:
+        return f"{module}:{name}"  # which can be imported again
+    return str(name).replace("<", "").replace(">", "")
+
+
+def _split(base: TrainConfig, chosen: dict[str, Any]) -> tuple[TrainConfig, RunOptions]:
+    of_config = {field.name for field in fields(TrainConfig)} - {"env_id"}
+    of_options = {field.name for field in fields(RunOptions)}
+    unknown = chosen.keys() - of_config - of_options
+    if unknown:
+        known = ", ".join(sorted(of_config | of_options))
+        raise TypeError(f"no hyper-parameters: {', '.join(sorted(unknown))}; there are: {known}.")
+    for name, kept in (("hidden", tuple), ("env_kwargs", as_words), ("wrappers", as_names)):
+        if name in chosen:
+            chosen = {**chosen, name: kept(chosen[name])}
+    config = replace(base, **{k: v for k, v in chosen.items() if k in of_config})
+    return config, RunOptions(**{k: v for k, v in chosen.items() if k in of_options})

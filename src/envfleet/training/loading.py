@@ -1,0 +1,195 @@
+"""Loading: a run's policy from its folder, ready to act."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space
+from gymnasium.vector import VectorEnv
+
+from envfleet.record.rendering import check_video
+from envfleet.rollout.actions import ActionPort
+from envfleet.rollout.masks import MASK_KEY
+from envfleet.rollout.nested import ObservationFormat, Tree, tree_leaves, tree_map
+from envfleet.training import checkpoint as checkpoints
+from envfleet.training.build import EnvSource, make_policy
+from envfleet.training.checkpoint import Checkpoint
+from envfleet.training.env_options import EnvOptions
+from envfleet.training.envs import UnknownEnvError, build_fleet, one_rendered
+from envfleet.training.folder import RunRecord
+from envfleet.training.policy import Policy
+from envfleet.training.trust import check_trust
+
+
+class TrainedPolicy:
+    """A policy that plays: ``act`` for one observation or a batch, as the env gives them.
+
+    ``evaluate``, ``record_agent`` and ``Collector`` take it as their agent.
+    """
+
+    def __init__(
+        self,
+        module: Policy,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        mask_key: str | None = MASK_KEY,
+    ) -> None:
+        self.module = module.eval()
+        """The networks; a torch module."""
+        self.mask_key = mask_key
+        """The info that had action masks in training; pass it to ``evaluate`` if it is another."""
+        self.observation_space, self.action_space = observation_space, action_space
+        self._format = ObservationFormat(observation_space, "auto")
+        self._port = ActionPort(action_space)
+
+    def as_agent(self) -> Policy:
+        """What collectors ask: batches of tensors, log-probabilities and values."""
+        return self.module
+
+    def act(self, observations: Tree, deterministic: bool = False, action_masks: Any = None) -> Any:
+        """Actions for one observation or a batch, to be given to ``step`` of an env or a fleet.
+
+        NumPy arrays (or plain numbers) give NumPy arrays, tensors give tensors. Actions are
+        sampled with torch's generator, or the likeliest ones if ``deterministic``; continuous ones
+        are clipped to the space. ``action_masks`` has a row for each observation, or is the mask of
+        the one, 1 for what is allowed.
+
+        Raises:
+            ValueError: the observations have another shape than the space says.
+        """
+        leaves = tree_leaves(observations)
+        is_torch = any(isinstance(leaf, torch.Tensor) for leaf in leaves)
+        arrays = tree_map(_array, observations)
+        is_one = self._is_one(arrays)
+        if is_one:
+            arrays = tree_map(lambda leaf: leaf[None], arrays)
+        device = self.module.device
+        seen = tree_map(lambda leaf: leaf.to(device), self._format.tensors(arrays))
+        masks: Any = {}
+        if action_masks is not None:
+            allowed = torch.as_tensor(_array(action_masks) == 1, device=device)
+            masks = {"action_masks": allowed[None] if is_one else allowed}
+        with torch.no_grad():
+            chosen = self.module.act(seen, deterministic=deterministic, **masks)[0]
+        actions = self._port.to_env(chosen.cpu().numpy())
+        actions = actions[0] if is_one else actions
+        return torch.as_tensor(actions) if is_torch else actions
+
+    def _is_one(self, arrays: Tree) -> bool:
+        """Whether it is a single observation."""
+        shapes = self._format.shapes
+        found = [leaf.shape for leaf in tree_leaves(arrays)]
+        if found == shapes:
+            return True
+        if len(found) == len(shapes) and [shape[1:] for shape in found] == shapes:
+            return False
+        raise ValueError(
+            f"observations of shape {found} are neither one nor a batch of {self.observation_space}"
+        )
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run's folder, read: what its policy and its envs are made from."""
+
+    folder: Path
+    record: RunRecord
+    path: Path
+    """The checkpoint's folder."""
+    saved: Checkpoint
+
+    @property
+    def step(self) -> int:
+        """How far the policy was trained."""
+        return self.saved.step
+
+    def make_envs(self, num_envs: int, *, render: bool = False) -> Any:
+        """A fleet of the run's env."""
+        env_id, restart = self.record.config.env_id, self.record.options.on_failure == "restart"
+        changes = EnvOptions.of(self.record.config)
+        if render:
+            check_video(partial(one_rendered, env_id, changes))
+        return build_fleet(
+            env_id,
+            num_envs,
+            backend="process" if restart else "serial",
+            on_failure=self.record.options.on_failure,
+            render=render,
+            changes=changes,
+        )
+
+    def policy(self, observation_space: Space[Any], action_space: Space[Any]) -> TrainedPolicy:
+        """The run's policy as it was saved.
+
+        Raises:
+            CheckpointError: it does not fit these spaces.
+        """
+        module = make_policy(self.record.config, observation_space, action_space)
+        with checkpoints.usable(self.path):
+            checkpoints.load_policy(module, self.saved.policy)
+        mask_key = self.record.config.mask_key
+        return TrainedPolicy(module, observation_space, action_space, mask_key)
+
+
+def load_run(folder: Path | str, checkpoint: str | None = None, *, trust: bool) -> LoadedRun:
+    """Read a run's folder; changes nothing.
+
+    Raises:
+        FileNotFoundError, ValueError: it is not a run's, or has no checkpoint yet.
+        UntrustedError: its env would have to be imported from a module.
+        CheckpointError: there is no such checkpoint, or it cannot be read.
+    """
+    folder = Path(folder).absolute()
+    record = RunRecord.read(folder)
+    check_trust(folder, record.config.env_id, record.config.wrappers, trust=trust)
+    path = checkpoints.find(folder / "checkpoints", None if checkpoint == "last" else checkpoint)
+    if path is None:
+        raise ValueError(f"{folder} has no checkpoint.")
+    return LoadedRun(folder, record, path, checkpoints.load(path))
+
+
+def load(
+    run: Path | str,
+    checkpoint: str = "last",
+    *,
+    env: EnvSource | None = None,
+    trust: bool = False,
+) -> TrainedPolicy:
+    """The policy of a run, by its folder.
+
+    One env is built, to know its spaces, and closed.
+
+    Args:
+        run: the run's folder.
+        checkpoint: "last", "best", or the name of a folder in ``checkpoints/``.
+        env: for a run of an env that has no name of its own: a function that builds one, or a
+            fleet, which stays open.
+        trust: whether to import the module that the run's folder names for its env.
+
+    Raises:
+        FileNotFoundError, ValueError: it is not a run's folder, or has no checkpoint yet.
+        UntrustedError: its env would have to be imported from a module, and ``trust`` is False.
+        CheckpointError: there is no such checkpoint, or it cannot be read.
+    """
+    loaded = load_run(run, checkpoint, trust=trust or env is not None)
+    if isinstance(env, VectorEnv):
+        return loaded.policy(env.single_observation_space, env.single_action_space)
+    source = loaded.record.config.env_id if env is None else env
+    try:
+        changes = EnvOptions.of(loaded.record.config)
+        envs = build_fleet(source, 1, backend="serial", on_failure="raise", changes=changes)
+    except UnknownEnvError as error:
+        raise UnknownEnvError(
+            f"{error} To load a run of an env without an id, pass env=."
+        ) from error
+    with envs:
+        return loaded.policy(envs.single_observation_space, envs.single_action_space)
+
+
+def _array(leaf: Any) -> Any:
+    return leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else np.asarray(leaf)

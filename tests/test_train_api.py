@@ -1,0 +1,321 @@
+"""Training from Python: train, load, callbacks, evaluation meanwhile, notebooks."""
+
+from __future__ import annotations
+
+import _thread
+import json
+import signal
+import sys
+import threading
+from types import SimpleNamespace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import envfleet
+from envfleet.rollout import progress as bars
+from envfleet.training import checkpoint as checkpoints
+from envfleet.training.config import RunOptions, TrainConfig
+from envfleet.training.envs import UnknownEnvError
+from envfleet.training.folder import RunRecord
+from envfleet.training.loading import TrainedPolicy
+from envfleet.training.policy import Policy
+from envfleet.training.trainer import Run
+from envfleet.training.trust import UntrustedError
+from train_envs import OnUpdate
+
+SMALL = {"total_steps": 640, "num_envs": 2, "rollout_steps": 32, "epochs": 1, "backend": "serial"}
+CONFIG = TrainConfig(num_envs=2, rollout_steps=32, epochs=1, total_steps=640)
+
+
+def rows(folder, without=("time",)):
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [
+        {k: v for k, v in json.loads(line).items() if not k.startswith(without)} for line in lines
+    ]
+
+
+# train and load
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("api")
+    return envfleet.train("CartPole-v1", run_dir=folder, name="a", seed=3, **SMALL)
+
+
+def test_training_leaves_what_the_command_leaves(result):
+    assert result.is_finished
+    record = RunRecord.read(result.folder)
+    assert (record.config.seed, record.config.gamma) == (3, 0.98)  # the zoo's
+    assert result.folder.parts[-2:] == ("CartPole-v1", "a")
+    assert result.statistics.count > 0
+    assert checkpoints.list_checkpoints(result.folder / "checkpoints")[-1].name.endswith("640")
+
+
+def test_a_loaded_policy_is_the_trained_one(result):
+    loaded = envfleet.load(result.folder)
+    for one, other in zip(
+        loaded.module.parameters(), result.policy.module.parameters(), strict=True
+    ):
+        assert torch.equal(one, other)
+    best = envfleet.load(result.folder, "best")
+    name = checkpoints.list_checkpoints(result.folder / "checkpoints")[-1].name
+    named = envfleet.load(str(result.folder), name)
+    seen = np.ones((5, 4), np.float32)
+    assert (named.act(seen, deterministic=True) == loaded.act(seen, deterministic=True)).all()
+    assert best.act(seen).shape == (5,)
+    with pytest.raises(checkpoints.CheckpointError, match="no checkpoint 'x'"):
+        envfleet.load(result.folder, "x")
+    with pytest.raises(FileNotFoundError, match="is not a run folder"):
+        envfleet.load(result.folder.parent)
+
+
+def test_evaluate_record_and_collect_take_a_policy(result, tmp_path):
+    with envfleet.make("CartPole-v1", 2, backend="serial", render_mode="rgb_array") as envs:
+        played = envfleet.evaluate(result.policy, envs, 3, seed=1)
+        assert (
+            played.returns.tolist()
+            == envfleet.evaluate(result.policy.module, envs, 3, seed=1).returns.tolist()
+        )
+        path = envfleet.record_agent(result.policy, envs, steps=3, path=tmp_path / "a.gif")
+        assert path.stat().st_size > 1000
+        rollout = envfleet.Collector(envs, result.policy, 4).collect()
+    assert rollout.log_probs.isfinite().all()
+
+
+ACTIONS = {
+    "discrete": spaces.Discrete(3, start=5),
+    "box": spaces.Box(-0.1, 0.1, (2,), np.float32),
+    "bits": spaces.MultiBinary(3),
+}
+OBSERVATIONS = {
+    "vector": spaces.Box(-1, 1, (4,), np.float64),
+    "image": spaces.Box(0, 255, (40, 40, 3), np.uint8),
+    "number": spaces.Discrete(4),
+    "nested": spaces.Dict(a=spaces.Box(-1, 1, (2,)), b=spaces.Tuple([spaces.Discrete(3)])),
+}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("seen", OBSERVATIONS)
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_policy_acts_on_one_observation_and_on_batches(seen, action, deterministic):
+    space, actions = OBSERVATIONS[seen], ACTIONS[action]
+    space.seed(0)
+    policy = TrainedPolicy(Policy(space, actions), space, actions)
+    one = space.sample()
+    chosen = policy.act(one, deterministic=deterministic)
+    assert actions.contains(chosen)
+    fleet = gym.vector.utils.batch_space(space, 3)
+    fleet.seed(0)
+    batch = policy.act(fleet.sample(), deterministic=deterministic)
+    assert isinstance(batch, np.ndarray)
+    assert gym.vector.utils.batch_space(actions, 3).contains(batch)
+    if seen in ("vector", "image"):
+        torched = policy.act(torch.as_tensor(one)[None], deterministic=deterministic)
+        assert isinstance(torched, torch.Tensor)
+        assert tuple(torched.shape) == (1, *actions.shape)
+        if deterministic:
+            assert np.array_equal(torched[0].numpy(), chosen)
+        with pytest.raises(ValueError, match="neither one nor a batch"):
+            policy.act(np.zeros((2, 2, 2), np.float32))
+
+
+class Cart(gym.Wrapper):
+    def __init__(self):
+        super().__init__(gym.make("CartPole-v1"))
+
+
+@pytest.mark.parametrize("kind", ["callable", "lambda", "spec", "fleet", "their fleet"])
+def test_envs_may_be_given_in_any_form(tmp_path, kind):
+    fleets = []
+    if kind == "fleet":
+        fleets = [envfleet.make("CartPole-v1", 2, backend="serial")]
+    elif kind == "their fleet":
+        fleets = [gym.vector.SyncVectorEnv([Cart] * 2)]
+    env = {
+        "callable": Cart,
+        "lambda": lambda: gym.make("CartPole-v1"),
+        "spec": gym.spec("CartPole-v1"),
+    }.get(kind, *fleets)
+    done = envfleet.train(env, run_dir=tmp_path, **SMALL)
+    assert rows(done.folder)[-1]["step"] >= 600  # next-step autoreset has rows that are no steps
+    for fleet in fleets:
+        fleet.reset()  # it is still open
+        assert envfleet.load(done.folder, env=fleet).act(np.zeros(4, np.float32)) in (0, 1)
+        fleet.close()
+    if kind == "callable":
+        assert RunRecord.read(done.folder).config.env_id == "test_train_api:Cart"
+        with pytest.raises(UntrustedError, match="trust=True"):
+            envfleet.load(done.folder)
+        assert envfleet.load(done.folder, trust=True).act(np.zeros(4, np.float32)) in (0, 1)
+    if kind == "lambda":
+        with pytest.raises(UnknownEnvError, match="pass env="):
+            envfleet.load(done.folder)
+        assert envfleet.load(done.folder, env=env).act(np.zeros(4, np.float32)) in (0, 1)
+        with Run.resume(done.folder, env=env, total_steps=800) as run:
+            assert run.train()
+
+
+def test_what_is_no_hyper_parameter_is_refused(tmp_path):
+    with pytest.raises(TypeError, match=r"no hyper-parameters: lr; there are: .*learning_rate"):
+        envfleet.train("CartPole-v1", run_dir=tmp_path, lr=3)
+    with pytest.raises(TypeError, match="is not a callback"):
+        envfleet.train("CartPole-v1", run_dir=tmp_path, callbacks=[object()])
+    assert not list(tmp_path.glob("*/*"))
+
+
+# Callbacks
+
+
+def test_callbacks_are_told_in_order_and_end_a_run_after_saving(tmp_path):
+    told = []
+
+    class Listener:
+        def on_rollout(self, run, rollout):
+            told.append(("rollout", rollout.steps, run.updates))
+
+        def on_update(self, run, metrics):
+            told.append(("update", run.steps, metrics["updates"]))
+
+        def on_checkpoint(self, run, path):
+            told.append(("checkpoint", path.name))
+            assert checkpoints.load(path).step == run.steps
+
+    options = {"checkpoint_every": 2, "callbacks": [Listener()]}
+    stop = OnUpdate(lambda run, metrics: run.updates < 3)
+    options["callbacks"].append(stop)
+    done = envfleet.train("CartPole-v1", run_dir=tmp_path, **SMALL, **options)
+    assert not done.is_finished
+    assert told == [
+        ("rollout", 64, 0),
+        ("update", 64, 1),
+        ("rollout", 64, 1),
+        ("update", 128, 2),
+        ("checkpoint", "step_000000000128"),
+        ("rollout", 64, 2),
+        ("update", 192, 3),
+        ("checkpoint", "step_000000000192"),
+    ]
+    with Run.resume(done.folder) as run:
+        assert run.steps == 192
+        assert run.train()
+
+
+@pytest.mark.parametrize(("name", "step"), [("on_rollout", 64), ("on_checkpoint", 128)])
+def test_every_callback_can_end_a_run(tmp_path, name, step):
+    stop = SimpleNamespace(**{name: lambda *_: False})
+    options = {"checkpoint_every": 2, "callbacks": [stop]}
+    done = envfleet.train("CartPole-v1", run_dir=tmp_path, **SMALL, **options)
+    assert not done.is_finished
+    (saved,) = checkpoints.list_checkpoints(done.folder / "checkpoints")
+    assert checkpoints.load(saved).step == step
+
+
+# Evaluation while training
+
+
+def test_evaluation_marks_the_best_and_disturbs_nothing(tmp_path):
+    options = RunOptions(backend="serial", eval_every=2, eval_episodes=3, keep=20)
+    with Run.start(tmp_path / "whole", CONFIG, options) as run:
+        assert run.train()
+    whole = rows(tmp_path / "whole")
+    scores = {row["step"]: row["eval/return_mean"] for row in whole if "eval/return_mean" in row}
+    assert list(scores) == [128, 256, 384, 512, 640]
+    best = checkpoints.best_of(tmp_path / "whole/checkpoints")
+    assert scores[checkpoints.load(best).step] == max(scores.values())
+
+    class StopError(BaseException):
+        pass
+
+    def stop(run, metrics):
+        if run.steps > 450:
+            raise StopError
+
+    stopped = Run.start(tmp_path / "cut", CONFIG, options, callbacks=[OnUpdate(stop)])
+    with stopped as run, pytest.raises(StopError):
+        run.train()
+    with Run.resume(tmp_path / "cut") as run:
+        assert run.steps == 384
+        assert run.train()
+    assert rows(tmp_path / "cut") == whole
+    # The same checkpoints without evaluation: the same training.
+    plain = RunOptions(backend="serial", checkpoint_every=2, keep=20)
+    with Run.start(tmp_path / "plain", CONFIG, plain) as run:
+        assert run.train()
+    assert rows(tmp_path / "plain") == rows(tmp_path / "whole", ("time", "eval"))
+
+
+def test_a_fleet_cannot_be_evaluated_in_envs_of_its_own(tmp_path):
+    with envfleet.make("CartPole-v1", 2, backend="serial") as envs:
+        with pytest.raises(TypeError, match="eval_every needs envs of its own"):
+            envfleet.train(envs, run_dir=tmp_path, eval_every=1, **SMALL)
+        envs.reset()
+
+
+# Signals, threads, notebooks
+
+
+def test_another_thread_may_train(tmp_path):
+    done = []
+
+    def train():
+        done.append(envfleet.train("CartPole-v1", run_dir=tmp_path, **SMALL))
+
+    handler = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    assert done[0].is_finished
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_ctrl_c_saves_and_is_raised(tmp_path):
+    def interrupt(run, metrics):
+        if run.updates == 3:
+            _thread.interrupt_main(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        envfleet.train(
+            "CartPole-v1", run_dir=tmp_path, name="a", callbacks=[OnUpdate(interrupt)], **SMALL
+        )
+    assert envfleet.load(tmp_path / "CartPole-v1/a").act(np.zeros(4, np.float32)) in (0, 1)
+    with Run.resume(tmp_path / "CartPole-v1/a") as run:
+        assert run.updates >= 3
+        assert run.train()
+
+
+@pytest.fixture
+def _notebook(monkeypatch):
+    """What IPython shows of itself inside a kernel."""
+    shell = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+
+
+@pytest.mark.usefixtures("_notebook")
+def test_in_a_notebook_no_handler_is_taken_and_an_interrupt_saves(tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+
+    class Interrupt(envfleet.Callback):
+        def on_rollout(self, run, rollout):
+            assert signal.getsignal(signal.SIGINT) is before
+            if run.updates == 3:
+                raise KeyboardInterrupt  # as the kernel's handler does, at any moment
+
+    assert bars.in_notebook()
+    with pytest.raises(KeyboardInterrupt):
+        envfleet.train(
+            "CartPole-v1",
+            run_dir=tmp_path,
+            name="a",
+            callbacks=[Interrupt()],
+            progress=False,
+            **SMALL,
+        )
+    with Run.resume(tmp_path / "CartPole-v1/a") as run:
+        assert run.updates == 3
+        assert run.train()
