@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CLIENTS := .venv-clients
 
-.PHONY: train test test-oracle test-faults test-clients test-report browser bench coverage lint format clean
+.PHONY: train test test-oracle test-faults test-clients test-report browser docs bench coverage lint format clean
 
 # Until CartPole is solved; films, a curve and checkpoints are in runs/CartPole-v1.
 train: .venv/installed
@@ -47,6 +47,15 @@ browser: .venv/installed
 		apt-get update && DEBIAN_FRONTEND=noninteractive $$install; \
 	fi
 	@$(BIN)/python -c 'import selenium' 2>/dev/null || $(BIN)/pip install --quiet selenium
+
+# The site, in build/docs, from docs/ and the docstrings; needs no network. Warnings, among them links
+# to pages or headings that do not exist, are errors.
+docs: .venv/installed
+	rm -rf build/docs
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --doctree-dir build/doctrees docs build/docs
+	@! grep -rE '<(script|link|img|iframe)[^>]+(src|href)="(https?:)?//' build/docs --include='*.html' \
+		|| { echo 'a page loads something from the network' >&2; exit 1; }
+	@echo 'open build/docs/index.html'
 
 # The last two show native engines beside Gymnasium's.
 bench: .venv/installed

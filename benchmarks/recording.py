@@ -2,7 +2,7 @@
 
 python benchmarks/recording.py                   # needs the extra train, and pygame-ce for CartPole
 
-A step is the time from one call of the agent to the next. "filming" films one episode after the
+A step is the time from one call of the agent to the next. "recording" records one episode after the
 other; "in the loop" is what it replaces: every frame rendered, kept, and the GIF encoded by Pillow
 when the episode ends, while training waits. Rows take turns.
 """
@@ -82,9 +82,9 @@ def recorders(folder: Path) -> dict[str, Callable[[], Any]]:
     """What is compared."""
     return {
         "none": lambda: None,
-        "attached, not filming": lambda: envfleet.Recorder(folder / "a", every_steps=10**9),
-        "filming GIF": lambda: envfleet.Recorder(folder / "b", every_episodes=1),
-        "filming MP4": lambda: envfleet.Recorder(folder / "c", every_episodes=1, format="mp4"),
+        "attached, not recording": lambda: envfleet.Recorder(folder / "a", every_steps=10**9),
+        "recording GIF": lambda: envfleet.Recorder(folder / "b", every_episodes=1),
+        "recording MP4": lambda: envfleet.Recorder(folder / "c", every_episodes=1, format="mp4"),
         "in the loop": functools.partial(InTheLoop, folder),
     }
 

@@ -3,8 +3,8 @@
 python examples/ppo_single_file.py                        # solves CartPole, in less than a minute
 python examples/ppo_single_file.py --env-id Acrobot-v1    # any env with discrete actions
 
-Only the lines marked ENVS are about environments. Episodes that were cut off by a time limit are
-not over: the value of their last observation takes the place of the rewards that are missing.
+Only the lines marked ENVS are about environments. An episode that a time limit cut off could have
+gone on: the value of its last observation stands in for the rewards that are missing.
 """
 
 from __future__ import annotations

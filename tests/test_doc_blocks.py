@@ -35,8 +35,10 @@ NOT_RUN: dict[str, list[str]] = {
 """The reasons of all blocks that are not run, by page."""
 
 SMALLER = {
-    "README.md": {"num_envs=64": "num_envs=8", "range(1000)": "range(50)", "=100": "=8"},
+    "README.md": {"num_envs=64": "num_envs=8", "range(1000)": "range(50)"},
     "docs/clients.md": {".learn(1024)": ".learn(512)"},
+    "docs/port-sb3.md": {".learn(1024)": ".learn(512)"},
+    "docs/quickstart.md": {"num_envs=64": "num_envs=8", "range(1000)": "range(50)"},
     "docs/rollouts.md": {"64)\ncoll": "8)\ncoll", "500_000": "2_000", "=100": "=8"},
 }
 """Numbers of Python blocks that are smaller here, by page."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -103,10 +105,26 @@ def tables(monkeypatch):
     return tables
 
 
-def test_the_readmes_table_is_the_summary_of_the_recorded_figures(tables):
-    table = between((ROOT / "README.md").read_text(), "summary")
-    assert table == report.summary(tables.in_the_readme())
-    assert not any(work in table for work in tables.ARTIFICIAL)
+def test_the_readmes_tables_are_the_recorded_figures_and_observations(tables):
+    page = (ROOT / "README.md").read_text()
+    assert between(page, "summary") == report.summary(tables.in_the_readme())
+    assert between(page, "peers") == tables.peers()
+    assert len(between(page, "summary").splitlines()) == 2 + 4
+    assert len(between(page, "peers").splitlines()) == 2 + 6
+
+
+def test_the_readme_says_how_much_faster_other_implementations_were(tables):
+    page = " ".join((ROOT / "README.md").read_text().split())
+    cells = {c["work"]: c["engines"] for c in tables.read("bench.json") if c["num_envs"] == 64}
+
+    def times(work, peer):
+        ours = cells[work]["envfleet auto"]["steps_per_second"]
+        return f"{cells[work][peer]['steps_per_second'] / ours:.1f}"
+
+    for work in ("CartPole-v1", "LunarLander-v3", "HalfCheetah-v5", "Ant-v5"):
+        name = work.split("-")[0]
+        assert re.search(rf"{times(work, 'EnvPool (C++)')}( times as fast)? on {name}", page)
+    assert f"NumPy CartPole {times('CartPole-v1', 'Gymnasium native')} times" in page
 
 
 def test_the_charts_show_the_recorded_figures(tables):
@@ -172,11 +190,40 @@ def test_every_engine_has_a_colour_of_its_own():
     assert len(set(chart.colours(names).values())) == len(names)
 
 
-def test_the_example_makes_videos(tmp_path):
-    program = ROOT / "examples" / "record.py"
-    output = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, check=True, cwd=tmp_path
-    ).stdout
-    assert f"videos are in {tmp_path}/renders/misc" in output
-    names = sorted(path.name for path in (tmp_path / "renders/misc").iterdir())
-    assert names == ["fleet.gif", "render_0.gif"]
+def link_targets(page):
+    """What the links and images of a page point to, as far as it is in this repository."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not target.startswith(("http:", "https:")):
+            yield target
+
+
+def anchors(page):
+    """The headings of a page as GitHub and MyST name them."""
+    for heading in re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE):
+        yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=str)
+def test_links_lead_somewhere(page):
+    for target in link_targets(page):
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_a_page_opens_with_what_it_is_for(page):
+    title, _, opening, *_ = page.read_text().splitlines()
+    assert title.startswith("# ")
+    assert re.match(r"`?\w", opening), "not with code or an image"
+
+
+def test_the_reference_has_every_public_name():
+    text = (ROOT / "docs" / "api.rst").read_text()
+    documented = set(re.findall(r"^\.\. (?:auto)?\w+:: (\S+)$", text, flags=re.MULTILINE))
+    for part in ("", ".adapters", ".envs", ".report", ".testing", ".track"):
+        module = f"envfleet{part}"
+        for name in importlib.import_module(module).__all__:
+            assert f"{module}.{name}" in documented

@@ -130,7 +130,7 @@ def _learning(groups: Sequence[Group], runs: Sequence[RunData]) -> Html:
             title = "Return" if name == "return" else "Episode length"
             charts.append(Chart(title, curves, hint, tall=name == "return"))
     if not charts and any(len(run.steps) for run in runs):
-        return tag("p", "No episode has ended, so that no return is known.", class_="notice")
+        return tag("p", "No episode has ended yet, so there is no return to show.", class_="notice")
     if not charts:
         return tag("p", "There are no metrics yet.", class_="notice")
     return _charts(charts, "learning")
@@ -241,7 +241,11 @@ def _engine(groups: Sequence[Group], runs: Sequence[RunData]) -> Html:
         calm = None
     else:
         known = any(run.column("restarts") is not None for run in runs)
-        calm = tag("p", "No worker and no env had to be restarted.") if known else None
+        calm = (
+            tag("p", "No worker and no env had to be restarted.", class_="hint below")
+            if known
+            else None
+        )
     charts += [
         Chart(f"Flow: {words.plain(key).lower()}", _curves(groups, key, words.plain(key).lower()))
         for key in _keys(runs, "flow/")
@@ -269,7 +273,7 @@ def _more(groups: Sequence[Group], runs: Sequence[RunData]) -> Html:
 
 def _config(groups: Sequence[Group], runs: Sequence[RunData]) -> Html:
     if len(runs) == 1:
-        parts = (("Hyper-parameters", runs[0].config), ("How it is run", runs[0].options))
+        parts = (("Hyperparameters", runs[0].config), ("How it runs", runs[0].options))
         return join(*(_settings(title, part) for title, part in parts if part))
     names = differing([group.runs[0] for group in groups])
     rows = []
