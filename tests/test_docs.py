@@ -7,11 +7,13 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+import envfleet
 from envfleet.bench import chart, report
 
 ROOT = Path(__file__).parent.parent
@@ -227,3 +229,9 @@ def test_the_reference_has_every_public_name():
         module = f"envfleet{part}"
         for name in importlib.import_module(module).__all__:
             assert f"{module}.{name}" in documented
+
+
+def test_package_and_citation_have_one_version():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == envfleet.__version__
+    assert f"\nversion: {envfleet.__version__}\n" in (ROOT / "CITATION.cff").read_text()
