@@ -22,6 +22,7 @@ SHORTER = {
 
 
 PRINTS = {
+    "async_dqn.py": lambda printed: re.search(r"return of the last 50 episodes: \d", printed),
     "crash_proof.py": lambda printed: (
         [line.split(": ")[1] for line in printed.splitlines()]
         == [f"{n} restarts, {k} interrupted episodes" for n, k in ((0, 0), (1, 4), (1, 0))]
