@@ -1,12 +1,6 @@
-<<<<<<<< HEAD:examples/record.py
-"""Records an agent: one env while it is collected from, then a whole fleet side by side.
-
-python examples/record.py          # writes renders/misc/render_0.gif and renders/misc/fleet.gif
-========
 """Record videos: of one env while a collector runs, then of a whole fleet side by side.
 
 python examples/record_videos.py    # writes renders/misc/render_0.gif and renders/misc/fleet.gif
->>>>>>>> 44145ad (A documentation site, more examples, a README in the order of a reader's questions):examples/record_videos.py
 """
 
 from __future__ import annotations
