@@ -26,7 +26,10 @@ from envfleet.rollout.nested import Tree, tree_map
 from envfleet.training.config import Schedule, TrainConfig
 from envfleet.training.fast.learner import FastLearner
 from envfleet.training.learner import Learner, StepMetrics
+from envfleet.training.own_policy import OwnPolicy
 from envfleet.training.policy import Normalizer, Policy
+
+AnyPolicy = Policy | OwnPolicy
 
 
 class PPO:
@@ -35,7 +38,7 @@ class PPO:
     ``update`` takes a rollout that ``learner`` has collected, and changes the policy in place.
     """
 
-    def __init__(self, policy: Policy, config: TrainConfig) -> None:
+    def __init__(self, policy: AnyPolicy, config: TrainConfig) -> None:
         self.policy = policy
         self.config = config
         self.generator = np.random.default_rng(config.seed)
@@ -112,9 +115,9 @@ class PPO:
             self.rewards.load_state_dict(state["rewards"])
 
 
-def make_learner(policy: Policy, config: TrainConfig, generator: np.random.Generator) -> Learner:
+def make_learner(policy: AnyPolicy, config: TrainConfig, generator: np.random.Generator) -> Learner:
     """The fastest learner for a policy; in NumPy it samples actions with the generator."""
-    if FastLearner.fits(policy):
+    if isinstance(policy, Policy) and FastLearner.fits(policy):
         return FastLearner(policy, config, generator)
     return TorchLearner(policy, config)
 
@@ -122,7 +125,7 @@ def make_learner(policy: Policy, config: TrainConfig, generator: np.random.Gener
 class TorchLearner:
     """Improves any policy by torch's own gradients and its Adam."""
 
-    def __init__(self, policy: Policy, config: TrainConfig) -> None:
+    def __init__(self, policy: AnyPolicy, config: TrainConfig) -> None:
         self.policy = policy
         self.config = config
         self.learning_rate = config.learning_rate
