@@ -58,6 +58,7 @@ def main() -> None:
             run_dir=folder,
             seed=0,
             env_kwargs={"wind": 0.02},  # as --env-kwargs wind=0.02; config.json keeps it
+            backend="serial",
             num_envs=16,
             rollout_steps=32,
             epochs=4,
@@ -65,7 +66,7 @@ def main() -> None:
         )
         print(f"while training: {result.statistics.window.returns.mean:.2f}")
         policy = envfleet.load(result.folder, env=Landing)
-    with envfleet.make(Landing, 8, wind=0.02) as envs:
+    with envfleet.make(Landing, 8, backend="serial", wind=0.02) as envs:
         print(f"best actions: {envfleet.evaluate(policy, envs, 40, seed=1).mean:.2f}")
 
 
