@@ -86,8 +86,8 @@ clean:
 
 $(CLIENTS)/common/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(CLIENTS)/common
-	$(CLIENTS)/common/bin/pip install --quiet --constraint constraints.txt --editable '.[sb3,testing]' \
-		pytest pytest-xdist torch torchrl==0.14.1 skrl==2.1.1 rl_zoo3==2.9.2
+	$(CLIENTS)/common/bin/pip install --quiet --constraint constraints.txt --editable '.[sb3,testing,tianshou]' \
+		pytest pytest-xdist torch tianshou==2.0.1 torchrl==0.14.1 skrl==2.1.1 rl_zoo3==2.9.2
 	touch $@
 
 # XuanCe without what it asks for, and what importing it takes.
