@@ -24,11 +24,13 @@ test-faults: .venv/installed
 	$(BIN)/python -m pytest tests/faults -m "full or not full" -n 8
 
 # Other libraries on our fleets, in environments of their own, for some ask for older versions of what
-# we run on. It installs much, so that it is no part of .ci/run. Their own warnings are not ours.
+# we run on. It installs much, so that it is no part of .ci/run. Their own warnings are not ours. Each has
+# a process of its own: rl-zoo replaces Gymnasium's TimeLimit, and TorchRL changes the start method.
 test-clients: $(CLIENTS)/common/installed $(CLIENTS)/xuance/installed $(CLIENTS)/rllib/installed
 	@failed=0; \
-	$(CLIENTS)/common/bin/python -m pytest -W ignore tests/clients \
-		--ignore tests/clients/test_xuance.py --ignore tests/clients/test_rllib.py || failed=1; \
+	for library in rl_zoo skrl tianshou torchrl; do \
+		$(CLIENTS)/common/bin/python -m pytest -W ignore tests/clients/test_$$library.py || failed=1; \
+	done; \
 	$(CLIENTS)/xuance/bin/python -m pytest tests/clients/test_xuance.py || failed=1; \
 	$(CLIENTS)/rllib/bin/python -m pytest -W ignore tests/clients/test_rllib.py || failed=1; \
 	exit $$failed
@@ -95,8 +97,8 @@ clean:
 
 $(CLIENTS)/common/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(CLIENTS)/common
-	$(CLIENTS)/common/bin/pip install --quiet --constraint constraints.txt --editable '.[sb3,testing]' \
-		pytest pytest-xdist torch torchrl==0.14.1 skrl==2.1.1 rl_zoo3==2.9.2
+	$(CLIENTS)/common/bin/pip install --quiet --constraint constraints.txt --editable '.[sb3,testing,tianshou]' \
+		pytest pytest-xdist torch tianshou==2.0.1 torchrl==0.14.1 skrl==2.1.1 rl_zoo3==2.9.2
 	touch $@
 
 # XuanCe without what it asks for, and what importing it takes.
