@@ -45,6 +45,7 @@ ENGINES = {
     "serial": envfleet.SerialVectorEnv,
     "process": envfleet.ProcessVectorEnv,
     "caller": partial(envfleet.ProcessVectorEnv, caller_steps=True),
+    "ray": envfleet.RayVectorEnv,
     "gymnasium-sync": SyncVectorEnv,
     "gymnasium-async": AsyncVectorEnv,
 }
@@ -55,15 +56,18 @@ def pytest_generate_tests(metafunc):
     """Run each test on the engines that --engines asks for and that it is about."""
     if "engine" in metafunc.fixturenames:
         choice = metafunc.config.getoption("--engines")
-        chosen = [e for e in ENGINES if choice == "all" or (choice == "ours") == ("-" not in e)]
+        kinds = {e: "ray" if e == "ray" else "gymnasium" if "-" in e else "ours" for e in ENGINES}
+        chosen = [e for e in ENGINES if choice in ("all", kinds[e])]
         if only := metafunc.definition.get_closest_marker("engines"):
             chosen = [e for e in chosen if e.removeprefix("gymnasium-") in only.args]
         metafunc.parametrize("engine", chosen)
 
 
 differs = pytest.mark.differs
-only_async = pytest.mark.engines("process", "caller", "async")
+only_async = pytest.mark.engines("process", "caller", "ray", "async")
+only_here = pytest.mark.engines("process", "caller", "async")
 only_processes = pytest.mark.engines("process", "async")
+only_elsewhere = pytest.mark.engines("process", "ray", "async")
 
 
 @pytest.fixture
@@ -72,12 +76,12 @@ def build(engine):
     fleets: list[VectorEnv] = []
 
     def build(env_fns, **kwargs):
-        if engine in IN_PROCESS:
+        if engine in (*IN_PROCESS, "ray"):
             kwargs = {k: v for k, v in kwargs.items() if k not in ("shared_memory", "context")}
         else:
             kwargs.setdefault("context", "fork")
         workers = kwargs.pop("workers", 2)
-        if engine in ("process", "caller"):
+        if engine in ("process", "caller", "ray"):
             kwargs["workers"] = workers
         fleets.append(ENGINES[engine](env_fns, **kwargs))
         return fleets[-1]
@@ -156,7 +160,7 @@ def test_every_space_and_mode_in_this_process(build, name, mode):
     compare_space(build, SPACES[name], mode)
 
 
-@only_async
+@only_here
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("name", [name for name in SPACES if name not in CUSTOM])
 def test_every_space_and_mode_with_shared_memory(build, row, name, mode):
@@ -172,7 +176,7 @@ def test_every_space_and_mode_by_pipe(build, name, mode):
     compare_space(build, SPACES[name], mode, shared_memory=False)
 
 
-@only_async
+@only_here
 @pytest.mark.parametrize(
     ("context", "workers", "num_envs"),
     [
@@ -197,13 +201,13 @@ def test_start_methods_and_splits_give_the_numbers_of_sync(build, context, worke
     compare(fleet, SyncVectorEnv(fns, autoreset_mode=mode), steps=30)
 
 
-@only_async
+@only_here
 def test_a_custom_observation_space_is_refused_with_shared_memory(build):
     with pytest.raises(ValueError, match=r"shared_memory=False"):
         build([partial(SpaceEnv, SPACES["mission"], spaces.Discrete(2))] * 2)
 
 
-@only_async
+@only_here
 @differs("custom-space", on=("async",))
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("name", sorted(CUSTOM))
@@ -1066,7 +1070,7 @@ def test_waiting_for_nothing_is_refused(build, name):
     assert caught.value.name == name
 
 
-@only_processes
+@only_elsewhere
 @pytest.mark.parametrize("name", ["reset", "step", "call"])
 def test_a_wait_that_runs_out_says_so(build, name):
     args = {"reset": (), "step": ([0, 0],), "call": ("nap",)}
@@ -1094,7 +1098,7 @@ class Sleeper(CounterEnv):
         return super().step(action)
 
 
-@only_processes
+@only_elsewhere
 @differs("late-reply", on=("async",))
 def test_a_late_reply_is_never_served_as_new(build):
     fleet = build([CounterEnv, partial(CounterEnv, sleep=1.0)])
@@ -1106,7 +1110,7 @@ def test_a_late_reply_is_never_served_as_new(build):
     assert fleet.step([0, 0])[0].tolist() == [[2, 1], [2, 1]]
 
 
-@only_processes
+@only_elsewhere
 @differs("wait-again", on=("async",))
 def test_a_call_that_timed_out_may_be_waited_for_again(build):
     fleet = build([CounterEnv, partial(CounterEnv, sleep=1.0)])
@@ -1145,7 +1149,7 @@ def test_a_closed_fleet_refuses_every_call(build, use):
         use(fleet)
 
 
-@only_async
+@only_here
 @pytest.mark.parametrize("arguments", [{}, {"timeout": 20}, {"terminate": True}], ids=str)
 def test_closing_while_a_call_is_pending_warns(build, arguments):
     fleet = build([CounterEnv] * 2)
@@ -1159,7 +1163,7 @@ def test_closing_while_a_call_is_pending_warns(build, arguments):
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-@only_async
+@only_here
 def test_closing_ends_a_stuck_env(build):
     fleet = build([CounterEnv, partial(CounterEnv, sleep=3600)])
     fleet.reset()
@@ -1173,7 +1177,7 @@ def test_closing_ends_a_stuck_env(build):
 # Processes
 
 
-@only_processes
+@only_elsewhere
 @differs("shared-process", on=("async",))
 def test_several_envs_share_a_worker(build):
     pids = build([CounterEnv] * 5, workers=2).call("pid")
@@ -1182,19 +1186,19 @@ def test_several_envs_share_a_worker(build):
     assert os.getpid() not in pids
 
 
-@only_processes
+@only_elsewhere
 def test_one_worker_per_env_gives_each_a_process_of_its_own(build):
     pids = build([CounterEnv] * 3, workers=3).call("pid")
     assert len({*pids, os.getpid()}) == 4
 
 
-@only_async
+@only_here
 @differs("max-concurrency", on=("async",))
 def test_max_concurrency_bounds_the_workers(build):
     assert len(set(build([CounterEnv] * 3, workers=3, max_concurrency=1).call("pid"))) == 1
 
 
-@only_async
+@only_here
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -1207,7 +1211,7 @@ def test_a_bad_max_concurrency_is_refused(build, value, text):
         build([CounterEnv] * 2, max_concurrency=value)
 
 
-@only_processes
+@only_elsewhere
 @differs("no-env-in-caller", on=("async",))
 def test_no_env_is_built_in_the_calling_process(build):
     build([partial(NotIn, os.getpid())] * 2)

@@ -4,7 +4,7 @@
      │        │          │           │           │                └─ PPO, runs, checkpoints
      │        │          │           │           └─ Recorder, record_agent; metrics
      │        │          │           └─ Collector, Rollout, evaluate: torch begins here
-     │        │          └─ SerialVectorEnv, ProcessVectorEnv, NativeVectorEnv: VectorEnv classes
+     │        │          └─ Serial-, Process-, Ray- and NativeVectorEnv: gymnasium.vector.VectorEnvs
      │        └─ how a command reaches envs, wherever they live: shards, arena, workers
      └─ any gymnasium.Env; some of our own in envs  beside them: adapters, testing, bench
 
@@ -29,6 +29,7 @@ from envfleet.vector.make import make
 from envfleet.vector.native.engine import NativeVectorEnv
 from envfleet.vector.partial import Batch
 from envfleet.vector.process import ProcessVectorEnv
+from envfleet.vector.ray import RayVectorEnv
 from envfleet.vector.serial import SerialVectorEnv
 
 if _typing.TYPE_CHECKING:
@@ -53,6 +54,7 @@ __all__ = [
     "NativeVectorEnv",
     "ObservationMismatch",
     "ProcessVectorEnv",
+    "RayVectorEnv",
     "Recorder",
     "Rollout",
     "SerialVectorEnv",
