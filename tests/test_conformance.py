@@ -66,6 +66,8 @@ def pytest_generate_tests(metafunc):
 differs = pytest.mark.differs
 only_async = pytest.mark.engines("process", "caller", "ray", "async")
 only_here = pytest.mark.engines("process", "caller", "async")
+not_on_ray = pytest.mark.engines("serial", "process", "caller", "sync", "async")
+"""For what is decided in code that all engines share: starting actors takes its time."""
 only_processes = pytest.mark.engines("process", "async")
 only_elsewhere = pytest.mark.engines("process", "ray", "async")
 
@@ -83,6 +85,8 @@ def build(engine):
         workers = kwargs.pop("workers", 2)
         if engine in ("process", "caller", "ray"):
             kwargs["workers"] = workers
+        if engine == "ray":
+            kwargs["start_timeout"] = 60
         fleets.append(ENGINES[engine](env_fns, **kwargs))
         return fleets[-1]
 
@@ -303,6 +307,7 @@ def test_options_may_be_a_list_with_one_dict_per_env(build):
     assert fleet.call("options") == ({"level": 1}, None, {"level": 3})
 
 
+@not_on_ray
 @pytest.mark.parametrize(
     ("mask", "error", "text"),
     [
@@ -409,6 +414,7 @@ MIXED_INFOS = [
 ]
 
 
+@not_on_ray
 @differs("info-values")
 @pytest.mark.parametrize(("infos", "expected"), MIXED_INFOS, ids=range(len(MIXED_INFOS)))
 def test_an_info_value_is_never_changed_to_fit(build, infos, expected):
@@ -477,6 +483,7 @@ class ActionKeeper(CounterEnv):
 # Actions
 
 
+@not_on_ray
 @differs("cast-actions")
 @pytest.mark.parametrize(
     "actions",
@@ -492,6 +499,7 @@ def test_actions_arrive_in_the_dtype_of_their_space(build, actions):
     assert [type(action) for action in kept] == [np.int64, np.int64]
 
 
+@not_on_ray
 @differs("wrong-actions")
 @pytest.mark.parametrize("actions", [[0, 0], [0, 0, 0, 0], [[0, 0], [0, 0], [0, 0]]])
 def test_a_wrong_number_of_actions_is_refused_before_any_env_moves(build, actions):
@@ -568,6 +576,7 @@ class OldSpaces(CounterEnv):
     observation_space = ((2,), np.float32)
 
 
+@not_on_ray
 @differs("no-env")
 @pytest.mark.parametrize(
     ("factory", "text"),
@@ -622,6 +631,7 @@ def refused(build, env_fn, text):
     assert fleet.get_attr("total_steps") == (1, 1, 1)
 
 
+@not_on_ray
 @differs("answer-size")
 @pytest.mark.parametrize(
     ("answer", "text"),
@@ -648,6 +658,7 @@ class OldReset(CounterEnv):
         return self._answer
 
 
+@not_on_ray
 @differs("answer-size")
 @pytest.mark.parametrize(
     ("space", "answer", "text"),
@@ -688,6 +699,7 @@ BAD_REWARDS = {
 }
 
 
+@not_on_ray
 @differs("reward-kind")
 @pytest.mark.filterwarnings("ignore:Warning. converting a masked element")
 @pytest.mark.parametrize("reward", BAD_REWARDS)
@@ -696,6 +708,7 @@ def test_a_reward_that_is_no_number_is_named(build, reward):
     refused(build, partial(Answering, reward=value), f"{text}.* as `reward`; expected one number")
 
 
+@not_on_ray
 @differs("flag-kind")
 @pytest.mark.parametrize("name", ["terminated", "truncated"])
 @pytest.mark.parametrize(
@@ -714,6 +727,7 @@ def test_a_flag_that_is_not_true_or_false_is_named(build, name, value, text):
     refused(build, partial(Answering, **{name: value}), f"{text} as `{name}`; expected True or")
 
 
+@not_on_ray
 @pytest.mark.parametrize("flag", [True, np.bool_(1), 1, np.int8(1), 1.0, np.array(1)], ids=repr)
 @pytest.mark.parametrize("reward", [0.5, np.float32(0.5), np.array(0.5)], ids=repr)
 def test_numbers_of_any_kind_are_rewards_and_flags(build, reward, flag):
@@ -738,6 +752,7 @@ def test_arrays_of_one_number_are_rewards_and_flags(build):
     assert (terminated.tolist(), truncated.tolist()) == ([False, True], [False, False])
 
 
+@not_on_ray
 @pytest.mark.parametrize("reward", [np.nan, np.inf, -np.inf])
 def test_a_reward_that_is_not_finite_is_passed_on(build, reward):
     fleet = build([partial(Answering, reward=reward), CounterEnv])
@@ -870,6 +885,7 @@ def test_set_attr_with_the_wrong_number_of_values_is_refused(build):
     assert fleet.get_attr("tag") == ("unset", "unset")
 
 
+@not_on_ray
 @differs("call-reserved", on=("sync",))
 @pytest.mark.parametrize("name", ["reset", "step", "close"])
 def test_call_does_not_go_past_the_fleet(build, name):
@@ -1039,7 +1055,7 @@ def test_asynchronous_calls(build):
     assert fleet.call_wait(timeout=20) == (3, 3, 3)
 
 
-@only_async
+@only_here
 @pytest.mark.parametrize("pending", ["reset", "step", "call"])
 @pytest.mark.parametrize("second", ["reset_async", "step_async", "call_async", "set_attr"])
 def test_a_second_call_while_one_is_pending_is_refused(build, pending, second):
