@@ -86,7 +86,7 @@ def build(engine):
         if engine in ("process", "caller", "ray"):
             kwargs["workers"] = workers
         if engine == "ray":
-            kwargs["start_timeout"] = 60
+            kwargs.update(start_timeout=60, resources={"CPU": 0.5})  # some ask for three workers
         fleets.append(ENGINES[engine](env_fns, **kwargs))
         return fleets[-1]
 

@@ -24,7 +24,7 @@ ALLOWED = {
     "envs": {"errors"},
     "vector": {"engine", "envs", "errors"},
     "testing": {"vector", "errors"},
-    "rollout": {"vector"},
+    "rollout": {"engine", "errors", "vector"},
     "record": {"errors", "rollout"},
     "track": {"rollout"},
     "adapters": {"engine", "envs", "errors", "vector", "rollout", "record"},

@@ -38,6 +38,7 @@ if _typing.TYPE_CHECKING:
     from envfleet.rollout.buffer import Rollout
     from envfleet.rollout.collector import Collector
     from envfleet.rollout.evaluate import EvaluationResult, evaluate
+    from envfleet.rollout.ray.collector import RayCollector
     from envfleet.training.api import TrainResult, train
     from envfleet.training.callbacks import Callback
     from envfleet.training.loading import TrainedPolicy, load
@@ -54,6 +55,7 @@ __all__ = [
     "NativeVectorEnv",
     "ObservationMismatch",
     "ProcessVectorEnv",
+    "RayCollector",
     "RayVectorEnv",
     "Recorder",
     "Rollout",
@@ -76,6 +78,7 @@ _WITH_TORCH = {
     "Callback": "envfleet.training.callbacks",
     "Collector": "envfleet.rollout.collector",
     "EvaluationResult": "envfleet.rollout.evaluate",
+    "RayCollector": "envfleet.rollout.ray.collector",
     "Recorder": "envfleet.record.recorder",
     "Rollout": "envfleet.rollout.buffer",
     "TrainResult": "envfleet.training.api",

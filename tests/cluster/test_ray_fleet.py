@@ -19,7 +19,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import envfleet
 from envfleet.engine.ray.session import RaySession
 from envfleet.testing import SpaceEnv, assert_same, compare
-from fleet_envs import CounterEnv
+from fleet_envs import CounterEnv, EchoEnv
 from waiting import wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray")]
@@ -252,25 +252,9 @@ def test_a_ray_that_we_started_is_shut_down_by_us():
     assert output == "True\nFalse\n"
 
 
-class Numbered(CounterEnv):
-    """Tells how often it was stepped in all, beside the action it was given."""
-
-    observation_space = gym.spaces.Box(-1, 2**31, (3,), np.float64)
-    action_space = gym.spaces.Box(0, 2**31, (), np.float64)
-
-    def step(self, action):
-        self.last_action = None
-        result = super().step(action)
-        self.last_action = None
-        return (np.array([self.resets, self.steps, float(action)]), *result[1:])
-
-    def _observe(self):
-        return np.array([self.resets, self.steps, -1.0])
-
-
 @pytest.mark.full
 def test_twenty_thousand_steps_with_an_actor_killed_every_few_seconds(build):
-    fleet = build([Numbered] * 4, on_failure="restart", restarts=(1000, 60.0))
+    fleet = build([EchoEnv] * 4, on_failure="restart", restarts=(1000, 60.0))
     fleet.reset(seed=1)
     kills, episode = 0, np.zeros(4)
     for t in range(20_000):
