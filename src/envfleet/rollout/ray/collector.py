@@ -266,6 +266,11 @@ class RayCollector:
             if self._on_loss == "drop" and was_built:
                 lost.add(seat.index)
             return
+        except self._ray.exceptions.RayTaskError as error:
+            if seat.is_built and seat.round != self._round:
+                self._ask(seat, weights)  # the round that it belongs to is over
+                return
+            raise error.as_instanceof_cause() from None
         if not seat.is_built:
             self._note_built(seat, told)
             self._ask(seat, weights)
