@@ -143,8 +143,8 @@ class CounterEnv(gym.Env):
 class EchoEnv(CounterEnv):
     """Observes the action of the step too, -1 after a reset."""
 
-    observation_space = spaces.Box(-1, 2**31, (3,), np.float64)
-    action_space = spaces.Box(0, 2**31, (), np.float64)
+    observation_space: Any = spaces.Box(-1, 2**31, (3,), np.float64)
+    action_space: Any = spaces.Box(0, 2**31, (), np.float64)
 
     def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
         observation, *rest = super().step(action)
