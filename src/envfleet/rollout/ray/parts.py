@@ -36,7 +36,9 @@ def part_of(rollout: Rollout, finished: list[tuple[int, Episode]]) -> Part:
     """A rollout on the CPU as a part."""
     names = (*_BY_ROW, *_BY_ENV, *_BY_END, "final_positions")
     arrays = {
-        name: tree_map(lambda leaf: leaf.detach().numpy(), getattr(rollout, name)) for name in names
+        name: tree_map(lambda leaf: leaf.detach().numpy(), whole)
+        for name in names
+        if (whole := getattr(rollout, name)) is not None  # there may be no masks
     }
     return Part(arrays, rollout.total_return, finished)
 
@@ -48,7 +50,8 @@ def joined(parts: Sequence[tuple[range, Part]]) -> tuple[Rollout, list[Episode]]
         The rollout, in memory of its own, and the episodes that ended, in the order of their ends;
         envs are counted as the parts' ranges say.
     """
-    rows = {name: _cat([part.arrays[name] for _, part in parts], axis=1) for name in _BY_ROW}
+    there = [name for name in _BY_ROW if name in parts[0][1].arrays]
+    rows = {name: _cat([part.arrays[name] for _, part in parts], axis=1) for name in there}
     ends = {name: _cat([part.arrays[name] for _, part in parts], axis=0) for name in _BY_ENV}
     positions, first = [], 0
     for envs, part in parts:
