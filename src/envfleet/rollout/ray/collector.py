@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import copy
 import logging
+import pickle
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
@@ -29,10 +31,10 @@ from envfleet.engine.rules.seeding import derived_seed
 from envfleet.errors import WorkerDied, name_envs
 from envfleet.rollout.agent import AnyAgent, device_of
 from envfleet.rollout.buffer import Rollout
-from envfleet.rollout.ray.actor import Built, Delivery, RolloutActor, Task
+from envfleet.rollout.ray.actor import Beginning, Built, Delivery, Randomness, RolloutActor, Task
 from envfleet.rollout.ray.parts import Part, joined
 from envfleet.rollout.statistics import EpisodeStatistics
-from envfleet.vector.make import EnvLike
+from envfleet.vector.make import EnvLike, make
 
 CLOSE_PATIENCE = 5.0
 """Seconds for fleets to be closed before their actors are ended."""
@@ -80,9 +82,10 @@ class RayCollector:
 
     Rollouts, statistics and masks are those of ``Collector``; env ``i`` of actor ``a`` is column
     ``a * envs_per_actor + i``. With one actor they are the same numbers as those of a ``Collector``
-    on the same envs, as far as the agent draws its random numbers from torch's generator; with
-    more they are the same from run to run. The agent must pickle. If it has ``state_dict`` and
-    ``load_state_dict``, as torch's modules do, only its state travels in each round.
+    on the same envs, as far as the agent draws its random numbers from torch's generator, or from
+    NumPy's in its attribute ``generator``; with more they are the same from run to run. The agent
+    must pickle. If it has ``state_dict`` and ``load_state_dict``, as torch's modules do, only its
+    state travels in each round.
 
     Args:
         env: what ``envfleet.make`` takes.
@@ -153,11 +156,11 @@ class RayCollector:
         self._on_late, self._deadline, self._on_loss = on_late, deadline, on_loss
         self._budget = RestartBudget(*restarts)
         self._round = self._dropped = 0
+        self._for_globals: int | None = None
         self._closed = False
         wanted = {"device": "cpu", **(options or {})}
-        task = Task(
-            env, envs_per_actor, fleet or {"backend": "serial"}, _on_cpu(agent), steps, wanted
-        )
+        build = self._builder(env, envs_per_actor, fleet or {"backend": "serial"})
+        task = Task(build, _on_cpu(agent), steps, wanted)
         self._pickled = dumps(task, by_reference=False)
         asked = check_resources(resources)
         self._seats = [
@@ -180,6 +183,11 @@ class RayCollector:
         except BaseException:
             self.close()
             raise
+
+    @staticmethod
+    def _builder(env: Any, num_envs: int, fleet: Mapping[str, Any]) -> Callable[[], Any]:
+        """What builds an actor's fleet."""
+        return partial(make, env, num_envs, **fleet)
 
     # A round
 
@@ -243,15 +251,33 @@ class RayCollector:
 
     def _ask(self, seat: _Seat, weights: Any) -> None:
         """Have an idle actor collect for this round."""
-        seed = None
-        if seat.is_new and self.seed is not None:
-            seed = derived_seed(self.seed + seat.envs.start, seat.generation)
-        state = torch.get_rng_state()
-        random_state: torch.Tensor | int = state
+        randomness = Randomness.of(self.agent)
         if seat.index:
-            random_state = derived_seed(zlib.crc32(state.numpy().tobytes()), seat.index)
-        seat.pending = seat.actor.collect.remote(weights, random_state, seed)
+            drawn = zlib.crc32(pickle.dumps(tuple(randomness)))
+            randomness = Randomness.seeded(self.agent, derived_seed(drawn, seat.index))
+        beginning = self._beginning(seat) if seat.is_new else None
+        seat.pending = seat.actor.collect.remote(weights, randomness, beginning)
         seat.round, seat.is_new = self._round, False
+
+    def begin_episodes(self, seed: int | None, for_globals: int | None = None) -> None:
+        """All envs begin new episodes in the next ``collect``.
+
+        Args:
+            seed: env ``n`` gets ``seed + n``.
+            for_globals: of ``random`` and ``np.random``, and torch's generator in workers of fleets
+                that have some; each actor gets one of its own.
+        """
+        self.seed, self._for_globals = seed, for_globals
+        for seat in self._seats:
+            seat.is_new = True
+
+    def _beginning(self, seat: _Seat) -> Beginning:
+        seed, for_globals = self.seed, self._for_globals
+        if seed is not None:
+            seed = derived_seed(seed + seat.envs.start, seat.generation)
+        if for_globals is not None:
+            for_globals = derived_seed(for_globals, seat.index)
+        return Beginning(seed, for_globals)
 
     def _hear(
         self, seat: _Seat, weights: Any, arrived: dict[int, Delivery], lost: set[int]
@@ -282,9 +308,10 @@ class RayCollector:
     def _take_random_state(self, arrived: Mapping[int, Delivery]) -> None:
         """Go on with torch's generator where the first actor has left it, as if it were here."""
         if 0 in arrived:
-            torch.set_rng_state(Delivery(*arrived[0]).random_state.clone())
-        else:
-            torch.rand(1)  # or the next round would repeat this one's numbers
+            Randomness(*Delivery(*arrived[0]).randomness).use(self.agent)
+        else:  # or the next round would repeat this one's numbers
+            drawn = int(torch.randint(2**31, (1,)))
+            Randomness.seeded(self.agent, drawn).use(self.agent)
 
     # Actors
 
@@ -336,6 +363,33 @@ class RayCollector:
     def nodes(self) -> list[str]:
         """Per actor the node that it runs on."""
         return [seat.node for seat in self._seats]
+
+    @property
+    def restart_count(self) -> int:
+        """How many actors were replaced so far."""
+        return self._budget.spent
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was counted so far, for a checkpoint; neither envs nor running episodes."""
+        return {
+            "total_steps": self.total_steps,
+            "statistics": self.statistics.state_dict(),
+            "dropped": self._dropped,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Count on from a state of ``state_dict``.
+
+        Raises:
+            ValueError: rollouts had been dropped by then: nothing is exactly that run again.
+        """
+        if state.get("dropped"):
+            raise ValueError(
+                f"{state['dropped']} rollouts came too late or were lost, and were dropped: what "
+                "goes on from here is not exactly the run that it was."
+            )
+        self.total_steps = int(state["total_steps"])
+        self.statistics.load_state_dict(state["statistics"])
 
     # The end
 
