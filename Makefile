@@ -3,17 +3,20 @@ PYTHON ?= python3
 BIN := .venv/bin
 CLIENTS := .venv-clients
 
-.PHONY: train test test-oracle test-faults test-clients test-report browser docs bench coverage lint format clean
+.PHONY: train test test-oracle test-faults test-ray test-clients test-report browser docs bench coverage lint \
+	format clean
 
 # Until CartPole is solved; films, a curve and checkpoints are in runs/CartPole-v1.
 train: .venv/installed
 	$(BIN)/envfleet train CartPole-v1 --preset fast --until-solved --record-every 40000
 
-# In parallel, for tests mostly wait; then, one by one, those that measure the machine.
+# In parallel, for tests mostly wait; then, one by one, those that measure the machine; and those
+# that share one Ray.
 test: .venv/installed
 	@failed=0; \
-	$(BIN)/python -m pytest -m "not full and not alone" -n auto --dist worksteal || failed=1; \
+	$(BIN)/python -m pytest -m "not full and not alone and not ray" -n auto --dist worksteal || failed=1; \
 	$(BIN)/python -m pytest -m "alone and not full" || failed=1; \
+	$(BIN)/python -m pytest tests/cluster -m "ray and not full" || failed=1; \
 	exit $$failed
 
 # The conformance tests on Gymnasium's own engines: is what we compare with what we think it is?
@@ -22,6 +25,13 @@ test-oracle: .venv/installed
 
 test-faults: .venv/installed
 	$(BIN)/python -m pytest tests/faults -m "full or not full" -n 8
+
+# Everything on Ray: the conformance tests, killed actors, lost nodes.
+test-ray: .venv/installed
+	@failed=0; \
+	$(BIN)/python -m pytest tests/cluster -m ray || failed=1; \
+	$(BIN)/python -m pytest tests/test_conformance.py --engines=ray || failed=1; \
+	exit $$failed
 
 # Other libraries on our fleets, in environments of their own, for some ask for older versions of what
 # we run on. It installs much, so that it is no part of .ci/run. Their own warnings are not ours. Each has
@@ -71,7 +81,7 @@ bench: .venv/installed
 coverage: .venv/installed
 	rm -rf .coverage && mkdir .coverage
 	@failed=0; \
-	$(BIN)/coverage run -m pytest -m "not full and not alone and not untraced" \
+	$(BIN)/coverage run -m pytest -m "not full and not alone and not ray and not untraced" \
 		-n auto --dist worksteal || failed=1; \
 	$(BIN)/coverage combine --quiet; \
 	rm -f .coverage/data.*; \

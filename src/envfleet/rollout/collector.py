@@ -147,7 +147,7 @@ class Collector:
         self._min_envs = min_envs
         self._closes_envs = close_envs
         self.envs = envs
-        self.agent = agent = resolve(agent)
+        agent = resolve(agent)
         self.steps = steps
         self.device = device_of(agent, device)
         self._on_cpu = self.device.type == "cpu"
@@ -158,8 +158,9 @@ class Collector:
         self.statistics = EpisodeStatistics(window)
         self.seconds = {"env": 0.0, "policy": 0.0, "videos": 0.0}
         """What ``collect`` has taken so far, by what it went into; the rest is the collector's."""
-        self._choose = choosing(agent) if self._on_cpu else None
-        self._act, self._value = acting(agent), valuing(agent)
+        self.finished: list[tuple[int, Episode]] = []
+        """The episodes that ended in the last rollout, or step, each with its row."""
+        self.use(agent)
         self._format = ObservationFormat(
             envs.single_observation_space, channels_first, observation_dtype
         )
@@ -185,6 +186,16 @@ class Collector:
         if recorder is not None:
             recorder.attach(envs, self.autoreset_mode)
         self._file = EpisodeFile(episodes_csv) if episodes_csv is not None else None
+
+    def use(self, agent: AnyAgent) -> None:
+        """Ask this agent from now on, on the same device.
+
+        Raises:
+            TypeError: it is none.
+        """
+        self._choose = choosing(agent) if self._on_cpu else None
+        self._act, self._value = acting(agent), valuing(agent)
+        self.agent = agent
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Reset every env, or those of ``options["reset_mask"]``; the next rollout begins there.
@@ -581,6 +592,7 @@ class Collector:
             episode_counts=torch.bincount(positions[:, 1], minlength=self.envs.num_envs),
             total_return=float(buffers.rewards[valid].sum()),
             episodes=self.statistics.rollout,
+            env_ids=torch.arange(self.envs.num_envs),
             action_masks=None if buffers.action_masks is None else buffers.action_masks[:-1],
         ).to(self.device)
         self.total_steps += rollout.steps
@@ -596,7 +608,7 @@ class Collector:
         valid: NDArray[np.bool_],
         reports: list[tuple[int, Episode]],
     ) -> None:
-        episodes = self._meter.observe(rewards, done, valid, reports)
+        self.finished = episodes = self._meter.observe(rewards, done, valid, reports)
         self.statistics.add(episode for _, episode in episodes)
         if self._file is not None:
             steps = self.total_steps + np.cumsum(np.count_nonzero(valid, axis=1))

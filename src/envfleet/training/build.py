@@ -21,6 +21,7 @@ from envfleet.record.recorder import Recorder
 from envfleet.rollout.buffer import Rollout
 from envfleet.rollout.collector import Collector
 from envfleet.rollout.statistics import EpisodeStatistics
+from envfleet.training.cluster import make_ray_collector
 from envfleet.training.config import RunOptions, TrainConfig
 from envfleet.training.env_options import EnvOptions
 from envfleet.training.envs import build_fleet
@@ -90,8 +91,10 @@ MakeCollector = Callable[[CollectorSetup], RolloutSource]
 
 
 def make_collector(setup: CollectorSetup) -> RolloutSource:
-    """A collector whose fleet is on this machine."""
+    """A collector whose fleet is on this machine, or on a Ray cluster where there are actors."""
     env, config, options = setup.env, setup.config, setup.options
+    if options.actors:
+        return make_ray_collector(setup)
     is_fleet = isinstance(env, VectorEnv)
     envs: Any = env
     if isinstance(env, VectorEnv) and (config.env_kwargs or config.wrappers):

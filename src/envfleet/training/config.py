@@ -131,6 +131,11 @@ class RunOptions:
     """Steps between videos of env 0; 0 records nothing."""
     stop_at: float | None = None
     """End the run when the mean return of the last 100 episodes reaches this."""
+    actors: int = 0
+    """Ray actors that share the envs and collect with copies of the policy; 0 does without Ray."""
+    ray: str | None = None
+    """Address of the Ray cluster with the actors: host:port, auto (one that runs here) or local (a
+    new one); by default what is there, else a new one."""
 
     def __post_init__(self) -> None:
         """Refuse what means nothing.
@@ -142,7 +147,10 @@ class RunOptions:
         for name in ("checkpoint_every", "keep", "eval_every", "eval_episodes"):
             value = getattr(self, name)
             _check(value is None or value >= 1, name, value, "at least 1")
-        _check(self.record_every >= 0, "record_every", self.record_every, "0 or more")
+        for name in ("record_every", "actors"):
+            _check(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        if self.ray is not None and not self.actors:
+            raise ValueError("ray says where actors are, and there are none: say how many actors.")
 
 
 _NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}

@@ -11,6 +11,7 @@ from torch import Tensor
 from envfleet.rollout.agent import Answer
 from envfleet.rollout.buffer import Batch, Rollout
 from envfleet.rollout.nested import Tree
+from envfleet.training.policy import Policy
 
 
 class StepMetrics(NamedTuple):
@@ -36,6 +37,8 @@ class Learner(Protocol):
 
     learning_rate: float
     """May be set between steps."""
+    policy: Policy
+    """What it improves."""
 
     @property
     def device(self) -> torch.device:

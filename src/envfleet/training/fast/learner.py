@@ -41,7 +41,7 @@ class FastLearner:
         """
         self.generator = generator
         self._config = config
-        self._policy = policy
+        self.policy = policy
         self._is_plain = policy.inputs.is_plain
         actor: Any = policy.actor
         critic: Any = policy.critic
@@ -74,7 +74,7 @@ class FastLearner:
     ) -> Answer:
         """Actions, their log-probabilities, and values."""
         if deterministic:
-            return self._policy.act(observations, deterministic=True, action_masks=action_masks)
+            return self.policy.act(observations, deterministic=True, action_masks=action_masks)
         features, masks = self._features(observations), _array(action_masks)
         chosen = self._sample(features, masks)
         log_probs, values, _ = self._evaluate(features, chosen, masks)
@@ -105,10 +105,10 @@ class FastLearner:
 
     def _features(self, observations: Tree) -> Array:
         """What the networks are given."""
-        return self._normalized(self._policy.inputs.rows(observations).detach().numpy())
+        return self._normalized(self.policy.inputs.rows(observations).detach().numpy())
 
     def _normalized(self, flat: Array) -> Array:
-        normalizer = self._policy.normalizer
+        normalizer = self.policy.normalizer
         if normalizer is None:
             return flat
         count = float(normalizer.count.numpy())
