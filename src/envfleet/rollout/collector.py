@@ -197,6 +197,11 @@ class Collector:
         self._act, self._value = acting(agent), valuing(agent)
         self.agent = agent
 
+    @property
+    def is_flowing(self) -> bool:
+        """Whether envs are sent and received some at a time (``overlap``, ``min_envs``)."""
+        return self._groups is not None
+
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Reset every env, or those of ``options["reset_mask"]``; the next rollout begins there.
 
@@ -210,7 +215,7 @@ class Collector:
             raise ValueError("all envs must be reset now: leave out options['reset_mask'].")
         if self._is_new and seed is None:
             seed = self.seed
-        if self._groups is not None and self._now is None:
+        if self.is_flowing and self._now is None:
             drain(cast("PartialFleet", self.envs))
         # Engines may take the mask out of the dict.
         observations, infos = self.envs.reset(
@@ -339,7 +344,7 @@ class Collector:
         allowed = self._masks_in(buffers)
         buffers.valid.fill_(True)
         self.statistics.begin_rollout()
-        if self._groups is not None:
+        if self.is_flowing:
             return self._collect_flowing(buffers)
         ask, to_env, step = self._ask, self._port.to_env, self.envs.step
         if self._choose is not None:

@@ -58,6 +58,10 @@ class RolloutSource(Protocol):
         """How the envs run, and why; for ``plan.json``."""
         ...
 
+    def metrics(self) -> dict[str, float]:
+        """What else is worth logging of the last rollout, such as ``flow/...``."""
+        ...
+
     def state_dict(self) -> dict[str, Any]:
         """What was counted so far."""
         ...
@@ -117,6 +121,7 @@ def make_collector(setup: CollectorSetup) -> RolloutSource:
             recorder=setup.recorder,
             close_envs=not is_fleet,
             mask_key=config.mask_key,
+            min_envs=options.min_envs,
         )
     except BaseException:
         if not is_fleet:
@@ -148,6 +153,15 @@ class FleetCollector(Collector):
         if is_dataclass(plan) and not isinstance(plan, type):
             return asdict(plan)
         return {"engine": type(self.envs).__name__}
+
+    def metrics(self) -> dict[str, float]:
+        """How envs flowed, where they do not step together."""
+        if not self.is_flowing:
+            return {}
+        envs: Any = self.envs
+        flow = envs.flow()._asdict()
+        del flow["env_steps"]
+        return {f"flow/{name}": float(value) for name, value in flow.items()}
 
     def abandon(self) -> None:
         """End the envs where they are, and give videos a moment."""

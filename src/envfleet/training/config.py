@@ -108,7 +108,7 @@ class TrainConfig:
 class RunOptions:
     """How a run is carried out.
 
-    It learns the same with any of these but ``checkpoint_every`` and ``eval_every``.
+    It learns the same with any of these but ``checkpoint_every``, ``eval_every`` and ``min_envs``.
     """
 
     backend: Literal["auto", "serial", "process"] = "auto"
@@ -127,6 +127,10 @@ class RunOptions:
     checkpoint, and the best one is the best by evaluation."""
     eval_episodes: int = 20
     """Episodes of each evaluation."""
+    min_envs: int | None = None
+    """Act as soon as so many envs are ready, so that slow ones hold nobody up; by default all of
+    them step together. Which are ready first is up to the machine, so such a run is not repeatable.
+    """
     record_every: int = 0
     """Steps between videos of env 0; 0 records nothing."""
     stop_at: float | None = None
@@ -144,11 +148,13 @@ class RunOptions:
             ValueError: naming the field, its value and what is allowed.
         """
         check_types(self)
-        for name in ("checkpoint_every", "keep", "eval_every", "eval_episodes"):
+        for name in ("checkpoint_every", "keep", "eval_every", "eval_episodes", "min_envs"):
             value = getattr(self, name)
             _check(value is None or value >= 1, name, value, "at least 1")
         for name in ("record_every", "actors"):
             _check(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        if self.min_envs is not None and self.actors:
+            raise ValueError("min_envs is for a fleet on this machine: leave out actors, or it.")
         if self.ray is not None and not self.actors:
             raise ValueError("ray says where actors are, and there are none: say how many actors.")
 

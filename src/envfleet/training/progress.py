@@ -65,8 +65,8 @@ class LineProgress(Progress):
         rate = (step - self._first) / (now - self._start)
         left = max(0, self._total - step) / rate  # restarts may take a rollout more
         say(
-            f"{step:,} of {self._total:,} steps, {three_digits(rate)}/s, {returns_text(metrics)} "
-            f"(5/50/95 %), {three_digits(left)} s left"
+            f"{step:,} of {self._total:,} steps, {three_digits(rate)}/s, {returns_text(metrics)}, "
+            f"{three_digits(left)} s left"
         )
 
     def message(self, text: str) -> None:
@@ -80,9 +80,13 @@ def make_progress(total: int, begun: int) -> Progress:
 
 
 def returns_text(metrics: dict[str, float]) -> str:
-    """The percentiles of the returns in a few words."""
+    """The percentiles of the returns in a few words, and how envs flow where they do."""
     returns = [metrics[f"return_{name}"] for name in ("p5", "p50", "p95")]
-    return "return " + "/".join("-" if math.isnan(r) else three_digits(r) for r in returns)
+    text = "return " + "/".join("-" if math.isnan(r) else three_digits(r) for r in returns)
+    text += " (5/50/95 %)"
+    if "flow/mean_batch" in metrics:
+        text += f", {metrics['flow/mean_batch']:.1f} envs at a time"
+    return text
 
 
 def say(text: str) -> None:

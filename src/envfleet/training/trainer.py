@@ -263,6 +263,7 @@ class Run:
                 **self.collector.statistics.window.flat(),
                 **{f"loss/{name}": value for name, value in losses.items()},
                 "time/steps_per_second": rollout.steps / seconds,
+                **self.collector.metrics(),
             }
             over = self._is_over()
             metrics |= self._evaluate_if_due(split, over=over)

@@ -369,6 +369,10 @@ class RayCollector:
         """How many actors were replaced so far."""
         return self._budget.spent
 
+    def metrics(self) -> dict[str, float]:
+        """How the actors are, by the names of ``health``."""
+        return {f"actors/{name}": float(value) for name, value in self.health()._asdict().items()}
+
     def state_dict(self) -> dict[str, Any]:
         """What was counted so far, for a checkpoint; neither envs nor running episodes."""
         return {
