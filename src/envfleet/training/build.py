@@ -86,7 +86,7 @@ class CollectorSetup:
     env: EnvSource
     config: TrainConfig
     options: RunOptions
-    make_learner: Callable[[Space[Any], Space[Any]], Learner]
+    make_learner: Callable[[Space[Any], Space[Any]], Learner[Any]]
     """Makes the agent, given the spaces of a single env's observations and actions; once."""
     recorder: Recorder | None = None
 

@@ -29,7 +29,9 @@ class ActingLearner:
     An actor makes a learner of its own of it, which shares no memory with this one.
     """
 
-    def __init__(self, policy: Policy, config: TrainConfig, learner: Learner | None = None) -> None:
+    def __init__(
+        self, policy: Policy, config: TrainConfig, learner: Learner[Any] | None = None
+    ) -> None:
         self.policy, self.config = policy, config
         self._learner = learner or make_learner(policy, config, np.random.default_rng())
 

@@ -116,7 +116,9 @@ class Run:
             place.write_plan(self.collector.plan)
             self._stack = stack.pop_all()
 
-    def _make_learner(self, observation_space: Space[Any], action_space: Space[Any]) -> Learner:
+    def _make_learner(
+        self, observation_space: Space[Any], action_space: Space[Any]
+    ) -> Learner[Any]:
         self.policy = make_policy(self.config, observation_space, action_space, self.options.device)
         self.spaces = observation_space, action_space
         self.ppo = PPO(self.policy, self.config)
