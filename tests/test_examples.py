@@ -15,18 +15,24 @@ import pytest
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PROGRAMS = sorted(EXAMPLES.glob("*.py"))
 SHORTER = {
+    "action_masks.py": ["--steps", "2048"],
     "async_dqn.py": ["--steps", "600"],
+    "custom_env.py": ["--steps", "1024"],
     "ppo_single_file.py": ["--total-timesteps", "4096"],
     "sb3_ppo.py": ["--steps", "1024"],
 }
 
 
 PRINTS = {
+    "action_masks.py": lambda printed: re.search(
+        r"with masks: \d.*\nwithout: -?\d.*\na card that is there: [0235]$", printed.strip()
+    ),
     "async_dqn.py": lambda printed: re.search(r"return of the last 50 episodes: \d", printed),
     "crash_proof.py": lambda printed: (
         [line.split(": ")[1] for line in printed.splitlines()]
         == [f"{n} restarts, {k} interrupted episodes" for n, k in ((0, 0), (1, 4), (1, 0))]
     ),
+    "custom_env.py": lambda printed: re.search(r"training: 0\.\d\d\nbest actions: 0\.\d", printed),
     "ppo_single_file.py": lambda printed: re.search(r"4096 steps .* return \d", printed),
     "record_videos.py": lambda printed: re.search(r"in .*/renders/misc: return \d", printed),
     "sb3_ppo.py": lambda printed: re.search(r"^return \d+ \+- \d", printed, re.MULTILINE),

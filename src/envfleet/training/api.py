@@ -23,6 +23,7 @@ from envfleet.training.config import RunOptions, TrainConfig
 from envfleet.training.env_options import as_names, as_words
 from envfleet.training.folder import RunFolder
 from envfleet.training.loading import TrainedPolicy
+from envfleet.training.own_policy import PolicySource
 from envfleet.training.progress import BarProgress, Progress
 from envfleet.training.trainer import Run
 
@@ -53,6 +54,7 @@ def train(
     track: Iterable[str] = (),
     progress: bool | None = None,
     make_collector: MakeCollector = make_collector,
+    policy: PolicySource | None = None,
     **hyper_parameters: Any,
 ) -> TrainResult:
     """Train PPO, in a folder ``<run_dir>/<env>/<name>``; what ``envfleet train`` does.
@@ -74,6 +76,9 @@ def train(
         track: further trackers, "tensorboard" or "wandb".
         progress: whether to show how it goes; by default on a terminal and in a notebook.
         make_collector: what makes the collector; see ``envfleet.training.build``.
+        policy: a torch module of your own, trained in place, or a function of (observation_space,
+            action_space) that makes one; it needs ``act`` and ``evaluate_actions``, see
+            docs/policies.md.
         **hyper_parameters: fields of ``TrainConfig`` and ``RunOptions``.
 
     Raises:
@@ -101,15 +106,16 @@ def train(
         callbacks=callbacks,
         trackers=partial(make_trackers, tuple(track), place.path),
         collector=make_collector,
+        policy=policy,
     ) as run:
         is_finished = run.train(_shown(config.last_step, progress))
         statistics = run.collector.statistics
-        policy = TrainedPolicy(run.policy, *run.spaces, config.mask_key)
+        trained = TrainedPolicy(run.policy, *run.spaces, config.mask_key)
     if run.stopped_by == signal.SIGINT:
         raise KeyboardInterrupt
     if run.stopped_by is not None:
         sys.exit(128 + run.stopped_by)
-    return TrainResult(run.folder, statistics, policy, is_finished)
+    return TrainResult(run.folder, statistics, trained, is_finished)
 
 
 def _shown(total: int, wanted: bool | None) -> Progress:

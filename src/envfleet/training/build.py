@@ -26,7 +26,9 @@ from envfleet.training.config import RunOptions, TrainConfig
 from envfleet.training.env_options import EnvOptions
 from envfleet.training.envs import build_fleet
 from envfleet.training.learner import Learner
+from envfleet.training.own_policy import PolicySource, make_own_policy
 from envfleet.training.policy import Policy
+from envfleet.training.ppo import AnyPolicy
 
 EnvSource = str | EnvSpec | Callable[..., gymnasium.Env[Any, Any]] | VectorEnv[Any, Any, Any]
 """Where a run's envs come from: an id, a spec, a function that builds one, or a fleet."""
@@ -177,12 +179,16 @@ def make_policy(
     observation_space: Space[Any],
     action_space: Space[Any],
     device: str = "cpu",
-) -> Policy:
-    """The policy of a run, untrained.
+    own: PolicySource | None = None,
+) -> AnyPolicy:
+    """The policy of a run, untrained, or the user's own.
 
     Raises:
         TypeError, ValueError: there is none for such spaces, or torch cannot use the device.
     """
+    if own is not None:
+        of_user = make_own_policy(own, observation_space, action_space)
+        return of_user.to(_device(device, of_user))
     policy = Policy(
         observation_space,
         action_space,
@@ -195,7 +201,7 @@ def make_policy(
     return policy.to(_device(device, policy))
 
 
-def _device(name: str, policy: Policy) -> torch.device:
+def _device(name: str, policy: AnyPolicy) -> torch.device:
     """Where to train; small networks are faster on the CPU."""
     if name == "auto":
         return torch.device("cuda" if policy.is_image and torch.cuda.is_available() else "cpu")

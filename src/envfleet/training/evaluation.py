@@ -12,7 +12,7 @@ from envfleet.training.build import EnvSource
 from envfleet.training.config import RunOptions, TrainConfig
 from envfleet.training.env_options import EnvOptions
 from envfleet.training.envs import build_fleet
-from envfleet.training.policy import Policy
+from envfleet.training.ppo import AnyPolicy
 
 
 class Evaluation:
@@ -36,7 +36,7 @@ class Evaluation:
         self._changes = EnvOptions.of(config)
         self._envs: Any = None
 
-    def of(self, policy: Policy, step: int) -> dict[str, float]:
+    def of(self, policy: AnyPolicy, step: int) -> dict[str, float]:
         """The metrics of deterministic episodes; their seeds follow from the run's and the step."""
         if self._envs is None:
             self._envs = build_fleet(

@@ -22,7 +22,8 @@ from envfleet.training.checkpoint import Checkpoint
 from envfleet.training.env_options import EnvOptions
 from envfleet.training.envs import UnknownEnvError, build_fleet, one_rendered
 from envfleet.training.folder import RunRecord
-from envfleet.training.policy import Policy
+from envfleet.training.own_policy import PolicySource
+from envfleet.training.ppo import AnyPolicy
 from envfleet.training.trust import check_trust
 
 
@@ -34,7 +35,7 @@ class TrainedPolicy:
 
     def __init__(
         self,
-        module: Policy,
+        module: AnyPolicy,
         observation_space: Space[Any],
         action_space: Space[Any],
         mask_key: str | None = MASK_KEY,
@@ -47,7 +48,7 @@ class TrainedPolicy:
         self._format = ObservationFormat(observation_space, "auto")
         self._port = ActionPort(action_space)
 
-    def as_agent(self) -> Policy:
+    def as_agent(self) -> AnyPolicy:
         """What collectors ask: batches of tensors, log-probabilities and values."""
         return self.module
 
@@ -123,13 +124,24 @@ class LoadedRun:
             changes=changes,
         )
 
-    def policy(self, observation_space: Space[Any], action_space: Space[Any]) -> TrainedPolicy:
+    def policy(
+        self,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        own: PolicySource | None = None,
+    ) -> TrainedPolicy:
         """The run's policy as it was saved.
 
         Raises:
             CheckpointError: it does not fit these spaces.
+            ValueError: it is of the user's own, and is not given.
         """
-        module = make_policy(self.record.config, observation_space, action_space)
+        if own is None and all(name.startswith("own.") for name in self.saved.policy):
+            raise ValueError(
+                f"{self.folder} was trained with a policy of its own: pass it, untrained, in "
+                "Python, envfleet.load(run, policy=...)."
+            )
+        module = make_policy(self.record.config, observation_space, action_space, own=own)
         with checkpoints.usable(self.path):
             checkpoints.load_policy(module, self.saved.policy)
         mask_key = self.record.config.mask_key
@@ -158,6 +170,7 @@ def load(
     checkpoint: str = "last",
     *,
     env: EnvSource | None = None,
+    policy: PolicySource | None = None,
     trust: bool = False,
 ) -> TrainedPolicy:
     """The policy of a run, by its folder.
@@ -169,6 +182,7 @@ def load(
         checkpoint: "last", "best", or the name of a folder in ``checkpoints/``.
         env: for a run of an env that has no name of its own: a function that builds one, or a
             fleet, which stays open.
+        policy: for a run with a policy of your own: one like it, or what makes one.
         trust: whether to import the module that the run's folder names for its env.
 
     Raises:
@@ -178,7 +192,7 @@ def load(
     """
     loaded = load_run(run, checkpoint, trust=trust or env is not None)
     if isinstance(env, VectorEnv):
-        return loaded.policy(env.single_observation_space, env.single_action_space)
+        return loaded.policy(env.single_observation_space, env.single_action_space, policy)
     source = loaded.record.config.env_id if env is None else env
     try:
         changes = EnvOptions.of(loaded.record.config)
@@ -188,7 +202,7 @@ def load(
             f"{error} To load a run of an env without an id, pass env=."
         ) from error
     with envs:
-        return loaded.policy(envs.single_observation_space, envs.single_action_space)
+        return loaded.policy(envs.single_observation_space, envs.single_action_space, policy)
 
 
 def _array(leaf: Any) -> Any:

@@ -27,7 +27,10 @@ from envfleet.rollout.nested import Tree, tree_map
 from envfleet.training.config import Schedule, TrainConfig
 from envfleet.training.fast.learner import FastLearner
 from envfleet.training.learner import Learner, StepMetrics
+from envfleet.training.own_policy import OwnPolicy
 from envfleet.training.policy import Normalizer, Policy
+
+AnyPolicy = Policy | OwnPolicy
 
 
 class PPO:
@@ -36,7 +39,7 @@ class PPO:
     ``update`` takes a rollout that ``learner`` has collected, and changes the policy in place.
     """
 
-    def __init__(self, policy: Policy, config: TrainConfig) -> None:
+    def __init__(self, policy: AnyPolicy, config: TrainConfig) -> None:
         self.policy = policy
         self.config = config
         self.generator = np.random.default_rng(config.seed)
@@ -108,10 +111,10 @@ class PPO:
 
 
 def make_learner(
-    policy: Policy, config: TrainConfig, generator: np.random.Generator
+    policy: AnyPolicy, config: TrainConfig, generator: np.random.Generator
 ) -> Learner[Any]:
     """The fastest learner for a policy; in NumPy it samples actions with the generator."""
-    if FastLearner.fits(policy):
+    if isinstance(policy, Policy) and FastLearner.fits(policy):
         return FastLearner(policy, config, generator)
     return TorchLearner(policy, config)
 
@@ -119,7 +122,7 @@ def make_learner(
 class TorchLearner:
     """Improves any policy by torch's own gradients and its Adam."""
 
-    def __init__(self, policy: Policy, config: TrainConfig) -> None:
+    def __init__(self, policy: AnyPolicy, config: TrainConfig) -> None:
         self.policy = policy
         self.config = config
         self.learning_rate = config.learning_rate

@@ -48,6 +48,7 @@ from envfleet.training.envs import one_rendered
 from envfleet.training.evaluation import Evaluation
 from envfleet.training.folder import RunFolder, RunRecord
 from envfleet.training.learner import Learner
+from envfleet.training.own_policy import PolicySource
 from envfleet.training.ppo import PPO
 from envfleet.training.process import GentleSignals, TorchRandomness, kept_generators, one_thread
 from envfleet.training.progress import Progress
@@ -70,6 +71,7 @@ class Run:
         callbacks: Iterable[Any] = (),
         collector: MakeCollector = make_collector,
         saved: tuple[Path, Checkpoint] | None = None,
+        policy: PolicySource | None = None,
     ) -> None:
         config, options = record.config, record.options
         self.folder = place.path
@@ -81,6 +83,7 @@ class Run:
         self.stopped_by: int | None = None
         """The signal that has ended ``train``, if one did."""
         self._place, self._record = place, record
+        self._own_policy = policy
         self._callbacks = Callbacks(callbacks)
         self._best, self._score = -math.inf, math.nan
         self._saved = self._ended = -1
@@ -119,7 +122,9 @@ class Run:
     def _make_learner(
         self, observation_space: Space[Any], action_space: Space[Any]
     ) -> Learner[Any]:
-        self.policy = make_policy(self.config, observation_space, action_space, self.options.device)
+        self.policy = make_policy(
+            self.config, observation_space, action_space, self.options.device, self._own_policy
+        )
         self.spaces = observation_space, action_space
         self.ppo = PPO(self.policy, self.config)
         return self.ppo.learner
@@ -139,7 +144,8 @@ class Run:
             config: what is trained.
             options: how it is carried out.
             **parts: ``env``, instead of the one that ``config.env_id`` names; ``trackers``,
-                ``callbacks``; ``collector``: what makes the collector, see ``build``.
+                ``callbacks``; ``collector``: what makes the collector, see ``build``; ``policy``:
+                one of the user's own, see ``own_policy``.
 
         Raises:
             FileExistsError: there is one in this folder.
