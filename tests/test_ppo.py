@@ -261,7 +261,7 @@ def test_a_learner_continues_with_its_state(kind):
     first = pick(policy)
     for _ in range(2):
         first.step(batch, 0.2, report=False)
-    second = pick(first._policy if kind == "fast" else first.policy)
+    second = pick(first.policy)
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     for _ in range(2):
         second.step(batch, 0.2, report=False)
