@@ -5,14 +5,16 @@ python benchmarks/scaling.py                                    # the tables and
 
 S actors on n nodes, one per core, with k envs each:
 
-    stepping (RayVectorEnv)     t = k t_env + t_message + S t_actor                   for S k steps
-    collecting (RayCollector)   t = T (k t_env + t_policy)                            in the actors
-                                    + t_round + S t_actor + S T k t_row               on the way
-                                    + S T k t_learn                                   the learner
+    stepping (RayVectorEnv)     t = c k t_env + t_message + S t_actor            for S k steps
+    collecting (RayCollector)   t = T c (k t_env + t_policy)                     in the actors
+                                    + t_round + S t_actor + S T k t_row          on the way
+                                    + S T k t_learn                              the learner
                                                                                  for S T k steps
 
 The first part is the same on any number of nodes; the others are the learner's own time, which
-grows with S. Errors are one standard deviation of the result when the constants vary by theirs.
+grows with S. t_env and t_policy were measured with one core at work; c says how much slower work is
+when all cores of a node are, and is fitted so that the model has RayCollector's measured speed on
+one node. Errors are one standard deviation of the result when the constants vary by theirs.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ NODES = (1, 2, 3, 5, 10)
 BEYOND = (20, 50, 100)
 """Extrapolated: what the network and Ray's own bookkeeping do there was not measured."""
 ENVS, STEPS = 16, 128
+COLLECTED = 32
+"""Envs of the measurement on one node (``ray_fleets.collecting``)."""
 
 
 class Constants:
@@ -46,14 +50,22 @@ class Constants:
             "t_row": (row * messages["per_byte"], row * messages["per_byte_error"]),
             "t_learn": (costs["learn_per_row"], costs["learn_per_row_error"]),
         }
+        alone = self.draw() | {"t_learn": 0.0, "c": 1.0}
+        envs = COLLECTED // self.cores
+        expected = self.cores * STEPS * envs / collecting(alone, self.cores, envs)[0]
+        work = STEPS * (envs * alone["t_env"] + alone["t_policy"])
+        taken = STEPS * COLLECTED / measured["collecting"]["ray"]
+        self._values["c"] = ((taken - expected + work) / work, 0.0)
 
     def table(self) -> str:
         """Each constant with its error."""
         lines = ["| constant | microseconds |", "|---|---|"]
         lines += [
-            f"| `{name}` | {1e6 * value:.3g} ± {1e6 * error:.1g} |"
+            f"| `{name}` | {1e6 * value:,.2f} ± {1e6 * error:,.2f} |"
             for name, (value, error) in self._values.items()
+            if name != "c"
         ]
+        lines.append(f"| `c` | {self._values['c'][0]:.2f} (no unit) |")
         return "\n".join(lines)
 
     def draw(self, random: np.random.Generator | None = None) -> dict[str, float]:
@@ -66,14 +78,14 @@ class Constants:
 
 def stepping(c: dict[str, float], actors: int, envs: int = ENVS, scale: float = 1.0) -> float:
     """Steps per second of a RayVectorEnv; ``scale`` makes envs slower."""
-    seconds = envs * scale * c["t_env"] + c["t_message"] + actors * c["t_actor"]
+    seconds = envs * scale * c["c"] * c["t_env"] + c["t_message"] + actors * c["t_actor"]
     return actors * envs / seconds
 
 
-def collecting(c: dict[str, float], actors: int) -> tuple[float, float]:
+def collecting(c: dict[str, float], actors: int, envs: int = ENVS) -> tuple[float, float]:
     """Steps per second of PPO on a RayCollector, and the learner's share of the time."""
-    rows = actors * STEPS * ENVS
-    collect = STEPS * (ENVS * c["t_env"] + c["t_policy"])
+    rows = actors * STEPS * envs
+    collect = STEPS * c["c"] * (envs * c["t_env"] + c["t_policy"])
     way = c["t_round"] + actors * c["t_actor"] + rows * c["t_row"]
     learn = rows * c["t_learn"]
     return rows / (collect + way + learn), learn / (collect + way + learn)

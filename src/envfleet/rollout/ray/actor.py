@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -67,6 +68,10 @@ class Randomness(NamedTuple):
         has_own = isinstance(getattr(agent, "generator", None), np.random.Generator)
         own = np.random.default_rng(seed).bit_generator.state if has_own else None
         return cls(torch.Generator().manual_seed(seed).get_state(), dict(own) if own else None)
+
+    def digest(self) -> int:
+        """A number that follows from the states."""
+        return zlib.crc32(self.torch_state.numpy().tobytes() + repr(self.own).encode())
 
     def use(self, agent: Any) -> None:
         """Go on from there, in this process."""

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import copy
 import logging
-import pickle
 import time
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -253,7 +251,7 @@ class RayCollector:
         """Have an idle actor collect for this round."""
         randomness = Randomness.of(self.agent)
         if seat.index:
-            drawn = zlib.crc32(pickle.dumps(tuple(randomness)))
+            drawn = randomness.digest()
             randomness = Randomness.seeded(self.agent, derived_seed(drawn, seat.index))
         beginning = self._beginning(seat) if seat.is_new else None
         seat.pending = seat.actor.collect.remote(weights, randomness, beginning)
