@@ -129,6 +129,12 @@ class RunOptions:
     """Episodes of each evaluation."""
     record_every: int = 0
     """Steps between videos of env 0; 0 records nothing."""
+    video_length: int = 10_000
+    """Frames after which a video ends, even in the middle of an episode."""
+    video_scale: float = 1.0
+    """Factor for the width and height of videos."""
+    video_skip: int = 1
+    """Record only every so many frames; videos keep their speed."""
     stop_at: float | None = None
     """End the run when the mean return of the last 100 episodes reaches this."""
     actors: int = 0
@@ -144,13 +150,16 @@ class RunOptions:
             ValueError: naming the field, its value and what is allowed.
         """
         check_types(self)
-        for name in ("checkpoint_every", "keep", "eval_every", "eval_episodes"):
+        counts = ("checkpoint_every", "keep", "eval_every", "eval_episodes")
+        for name in (*counts, "video_length", "video_skip"):
             value = getattr(self, name)
             _check(value is None or value >= 1, name, value, "at least 1")
         for name in ("record_every", "actors"):
             _check(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         if self.ray is not None and not self.actors:
             raise ValueError("ray says where actors are, and there are none: say how many actors.")
+        fine = 0 < self.video_scale < math.inf
+        _check(fine, "video_scale", self.video_scale, "above 0")
 
 
 _NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
