@@ -133,6 +133,12 @@ class RunOptions:
     """
     record_every: int = 0
     """Steps between videos of env 0; 0 records nothing."""
+    video_length: int = 10_000
+    """Frames after which a video ends, even in the middle of an episode."""
+    video_scale: float = 1.0
+    """Factor for the width and height of videos."""
+    video_skip: int = 1
+    """Record only every so many frames; videos keep their speed."""
     stop_at: float | None = None
     """End the run when the mean return of the last 100 episodes reaches this."""
     actors: int = 0
@@ -148,7 +154,8 @@ class RunOptions:
             ValueError: naming the field, its value and what is allowed.
         """
         check_types(self)
-        for name in ("checkpoint_every", "keep", "eval_every", "eval_episodes", "min_envs"):
+        counts = ("checkpoint_every", "keep", "eval_every", "eval_episodes", "min_envs")
+        for name in (*counts, "video_length", "video_skip"):
             value = getattr(self, name)
             _check(value is None or value >= 1, name, value, "at least 1")
         for name in ("record_every", "actors"):
@@ -157,6 +164,8 @@ class RunOptions:
             raise ValueError("min_envs is for a fleet on this machine: leave out actors, or it.")
         if self.ray is not None and not self.actors:
             raise ValueError("ray says where actors are, and there are none: say how many actors.")
+        fine = 0 < self.video_scale < math.inf
+        _check(fine, "video_scale", self.video_scale, "above 0")
 
 
 _NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}

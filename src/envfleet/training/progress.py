@@ -29,7 +29,7 @@ class Progress:
 
 
 class BarProgress(Progress):
-    """A bar, on a terminal or in a notebook."""
+    """A bar, in a notebook or where only standard error is a terminal."""
 
     def __init__(self, total: int, begun: int) -> None:
         self._bar: Any = progress_bar(total, True, "Training", "step", begun)
@@ -50,7 +50,7 @@ class BarProgress(Progress):
 
 
 class LineProgress(Progress):
-    """A line every few seconds, where nobody sees a bar."""
+    """A line every few seconds, where there is no terminal."""
 
     def __init__(self, total: int, begun: int) -> None:
         self._total, self._first = total, begun
@@ -74,8 +74,12 @@ class LineProgress(Progress):
         say(text)
 
 
-def make_progress(total: int, begun: int) -> Progress:
-    """What suits where this process writes to."""
+def make_progress(title: str, total: int, begun: int) -> Progress:
+    """A panel on a terminal, lines elsewhere; a bar in a notebook or if only stderr is seen."""
+    if is_terminal() and sys.stdout is not None and sys.stdout.isatty():
+        from envfleet.training.panel import PanelProgress  # noqa: PLC0415 - it builds on this file
+
+        return PanelProgress(title, total, begun)
     return (BarProgress if is_terminal() or in_notebook() else LineProgress)(total, begun)
 
 

@@ -96,7 +96,12 @@ class Run:
             if not isinstance(env, VectorEnv):
                 check_video(partial(one_rendered, env, EnvOptions.of(config)))
             self._recorder = Recorder(
-                self.folder / "renders", every_steps=options.record_every, tracker=self._tracker
+                self.folder / "renders",
+                every_steps=options.record_every,
+                max_frames=options.video_length,
+                scale=options.video_scale,
+                frame_skip=options.video_skip,
+                tracker=self._tracker,
             )
         self._recorded = None if self._recorder is None else self._recorder.state_dict()
         self._evaluation = Evaluation(env, config, options) if options.eval_every else None
