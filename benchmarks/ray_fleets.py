@@ -178,8 +178,10 @@ def collecting(num_envs: int, rounds: int) -> dict[str, float]:
     overlapping = envfleet.make("LunarLander-v3", num_envs, backend="process")
     here["process, overlap"] = envfleet.Collector(overlapping, agent, STEPS, overlap=True)
     contestants: dict[str, Any] = {name: c.collect for name, c in here.items()}
-    taken = interleaved({"ray": remote.collect, **contestants}, rounds)
-    for collector in (remote, *here.values()):
+    contestants["ray"] = remote.collect
+    taken = interleaved(contestants, rounds)
+    remote.close()
+    for collector in here.values():
         collector.close()
     rate = {name: STEPS * num_envs / statistics.median(times) for name, times in taken.items()}
     best = max((name for name in rate if name != "ray"), key=lambda name: rate[name])

@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,11 @@ def collecting(c: dict[str, float], actors: int, envs: int = ENVS) -> tuple[floa
     return rows / (collect + way + learn), learn / (collect + way + learn)
 
 
+def rate_of_collecting(c: dict[str, float], actors: int) -> float:
+    """The first of the two."""
+    return collecting(c, actors)[0]
+
+
 def main() -> None:
     """Print the tables and draw the plot."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -107,11 +114,12 @@ def main() -> None:
     for nodes in (*NODES, *BEYOND):
         actors = nodes * constants.cores
         numbers = []
-        for run in (
-            lambda c, a=actors: stepping(c, a),
-            lambda c, a=actors: stepping(c, a, scale=slow),
-            lambda c, a=actors: collecting(c, a)[0],
-        ):
+        ways: list[Callable[[dict[str, float]], float]] = [
+            partial(stepping, actors=actors),
+            partial(stepping, actors=actors, scale=slow),
+            partial(rate_of_collecting, actors=actors),
+        ]
+        for run in ways:
             error = float(np.std([run(draw) for draw in draws]))
             numbers.append(f"{run(best):,.0f} ± {error:,.0f}")
         share = f"{collecting(best, actors)[1]:.0%}"
@@ -132,10 +140,7 @@ def plot(constants: Constants, path: Path) -> None:
     actors = nodes * constants.cores
     figure, axes = plt.subplots(figsize=(7, 4))
     rows = {
-        "RayCollector, no learner": [
-            collecting({**c, "t_learn": 0.0}, a)[0]  # type: ignore[arg-type]
-            for a in actors
-        ],
+        "RayCollector, no learner": [collecting({**c, "t_learn": 0.0}, a)[0] for a in actors],
         "RayCollector and one learner": [collecting(c, a)[0] for a in actors],
         "RayVectorEnv": [stepping(c, a) for a in actors],
     }

@@ -16,8 +16,7 @@ from envfleet.training.config import TrainConfig
 from envfleet.training.env_options import EnvOptions
 from envfleet.training.envs import build_fleet
 from envfleet.training.learner import Learner
-from envfleet.training.policy import Policy
-from envfleet.training.ppo import make_learner
+from envfleet.training.ppo import AnyPolicy, make_learner
 
 if TYPE_CHECKING:
     from envfleet.training.build import CollectorSetup
@@ -30,7 +29,7 @@ class ActingLearner:
     """
 
     def __init__(
-        self, policy: Policy, config: TrainConfig, learner: Learner[Any] | None = None
+        self, policy: AnyPolicy, config: TrainConfig, learner: Learner[Any] | None = None
     ) -> None:
         self.policy, self.config = policy, config
         self._learner = learner or make_learner(policy, config, np.random.default_rng())
@@ -52,7 +51,7 @@ class ActingLearner:
         return _on_cpu, (self.policy, self.config)
 
 
-def _on_cpu(policy: Policy, config: TrainConfig) -> ActingLearner:
+def _on_cpu(policy: AnyPolicy, config: TrainConfig) -> ActingLearner:
     return ActingLearner(policy.to("cpu"), config)
 
 

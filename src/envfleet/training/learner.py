@@ -12,6 +12,7 @@ from torch import Tensor
 from envfleet.rollout.agent import Answer
 from envfleet.rollout.buffer import Rollout
 from envfleet.rollout.nested import Tree
+from envfleet.training.own_policy import OwnPolicy
 from envfleet.training.policy import Policy
 
 AnyBatch = TypeVar("AnyBatch")
@@ -41,8 +42,11 @@ class Learner(Protocol[AnyBatch]):
 
     learning_rate: float
     """May be set between steps."""
-    policy: Policy
-    """What it improves."""
+
+    @property
+    def policy(self) -> Policy | OwnPolicy:
+        """What it improves."""
+        ...
 
     @property
     def device(self) -> torch.device:

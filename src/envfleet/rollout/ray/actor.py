@@ -59,7 +59,7 @@ class Randomness(NamedTuple):
     def of(cls, agent: Any) -> Randomness:
         """As it is now, in this process."""
         own = getattr(agent, "generator", None)
-        state = own.bit_generator.state if isinstance(own, np.random.Generator) else None
+        state = dict(own.bit_generator.state) if isinstance(own, np.random.Generator) else None
         return cls(torch.get_rng_state(), state)
 
     @classmethod
