@@ -368,8 +368,10 @@ class RayCollector:
         return self._budget.spent
 
     def metrics(self) -> dict[str, float]:
-        """How the actors are, by the names of ``health``."""
-        return {f"actors/{name}": float(value) for name, value in self.health()._asdict().items()}
+        """How many actors are late, and rollouts dropped so far, where that can be."""
+        if self._on_late == "wait" and self._on_loss != "drop":
+            return {}
+        return {"actors/late": float(self.health().late), "actors/dropped": float(self._dropped)}
 
     def state_dict(self) -> dict[str, Any]:
         """What was counted so far, for a checkpoint; neither envs nor running episodes."""
