@@ -3,17 +3,20 @@ PYTHON ?= python3
 BIN := .venv/bin
 CLIENTS := .venv-clients
 
-.PHONY: train test test-oracle test-faults test-clients test-report browser docs bench coverage lint format clean
+.PHONY: train test test-oracle test-faults test-ray test-clients test-report browser docs bench coverage lint \
+	format clean
 
 # Until CartPole is solved; films, a curve and checkpoints are in runs/CartPole-v1.
 train: .venv/installed
 	$(BIN)/envfleet train CartPole-v1 --preset fast --until-solved --record-every 40000
 
-# In parallel, for tests mostly wait; then, one by one, those that measure the machine.
+# In parallel, for tests mostly wait; then, one by one, those that measure the machine; and those
+# that share one Ray.
 test: .venv/installed
 	@failed=0; \
-	$(BIN)/python -m pytest -m "not full and not alone" -n auto --dist worksteal || failed=1; \
+	$(BIN)/python -m pytest -m "not full and not alone and not ray" -n auto --dist worksteal || failed=1; \
 	$(BIN)/python -m pytest -m "alone and not full" || failed=1; \
+	$(BIN)/python -m pytest tests/cluster -m "ray and not full" || failed=1; \
 	exit $$failed
 
 # The conformance tests on Gymnasium's own engines: is what we compare with what we think it is?
@@ -23,12 +26,21 @@ test-oracle: .venv/installed
 test-faults: .venv/installed
 	$(BIN)/python -m pytest tests/faults -m "full or not full" -n 8
 
+# Everything on Ray: the conformance tests, killed actors, lost nodes.
+test-ray: .venv/installed
+	@failed=0; \
+	$(BIN)/python -m pytest tests/cluster -m ray || failed=1; \
+	$(BIN)/python -m pytest tests/test_conformance.py --engines=ray || failed=1; \
+	exit $$failed
+
 # Other libraries on our fleets, in environments of their own, for some ask for older versions of what
-# we run on. It installs much, so that it is no part of .ci/run. Their own warnings are not ours.
+# we run on. It installs much, so that it is no part of .ci/run. Their own warnings are not ours. Each has
+# a process of its own: rl-zoo replaces Gymnasium's TimeLimit, and TorchRL changes the start method.
 test-clients: $(CLIENTS)/common/installed $(CLIENTS)/xuance/installed $(CLIENTS)/rllib/installed
 	@failed=0; \
-	$(CLIENTS)/common/bin/python -m pytest -W ignore tests/clients \
-		--ignore tests/clients/test_xuance.py --ignore tests/clients/test_rllib.py || failed=1; \
+	for library in rl_zoo skrl tianshou torchrl; do \
+		$(CLIENTS)/common/bin/python -m pytest -W ignore tests/clients/test_$$library.py || failed=1; \
+	done; \
 	$(CLIENTS)/xuance/bin/python -m pytest tests/clients/test_xuance.py || failed=1; \
 	$(CLIENTS)/rllib/bin/python -m pytest -W ignore tests/clients/test_rllib.py || failed=1; \
 	exit $$failed
@@ -69,7 +81,7 @@ bench: .venv/installed
 coverage: .venv/installed
 	rm -rf .coverage && mkdir .coverage
 	@failed=0; \
-	$(BIN)/coverage run -m pytest -m "not full and not alone and not untraced" \
+	$(BIN)/coverage run -m pytest -m "not full and not alone and not ray and not untraced" \
 		-n auto --dist worksteal || failed=1; \
 	$(BIN)/coverage combine --quiet; \
 	rm -f .coverage/data.*; \
@@ -95,8 +107,8 @@ clean:
 
 $(CLIENTS)/common/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(CLIENTS)/common
-	$(CLIENTS)/common/bin/pip install --quiet --constraint constraints.txt --editable '.[sb3,testing]' \
-		pytest pytest-xdist torch torchrl==0.14.1 skrl==2.1.1 rl_zoo3==2.9.2
+	$(CLIENTS)/common/bin/pip install --quiet --constraint constraints.txt --editable '.[sb3,testing,tianshou]' \
+		pytest pytest-xdist torch tianshou==2.0.1 torchrl==0.14.1 skrl==2.1.1 rl_zoo3==2.9.2
 	touch $@
 
 # XuanCe without what it asks for, and what importing it takes.

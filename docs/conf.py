@@ -16,6 +16,7 @@ autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # signatures stay readable; docstrings say what arguments mean
 autodoc_preserve_defaults = True
+autodoc_mock_imports = ["tianshou"]  # not in the environment of `make docs`
 
 html_theme = "furo"
 html_title = "envfleet"

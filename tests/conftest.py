@@ -18,16 +18,17 @@ del os.environ["OPENBLAS_NUM_THREADS"]
 if _before is not None:
     os.environ["OPENBLAS_NUM_THREADS"] = _before
 
+from clusters import local_cluster  # noqa: E402
 from envfleet.testing import assert_no_leaks  # noqa: E402
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--engines",
-        choices=("ours", "gymnasium", "all"),
+        choices=("ours", "gymnasium", "ray", "all"),
         default="ours",
         help="conformance tests on envfleet's engines and all other tests; only the conformance "
-        "tests on Gymnasium's own engines; or both",
+        "tests on Gymnasium's own engines, or on the Ray engine; or all of them",
     )
 
 
@@ -46,6 +47,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if isinstance(_engine_of(item), str)]
     if config.getoption("--engines") == "gymnasium":
         items[:] = [item for item in items if _is_on_gymnasium(item)]
+    if config.getoption("--engines") == "ray":
+        items[:] = [item for item in items if _engine_of(item) == "ray"]
     for item in filter(_is_on_gymnasium, items):
         item.add_marker(pytest.mark.filterwarnings("ignore"))  # it tells of failed envs that way
         for mark in item.iter_markers("differs"):
@@ -78,12 +81,24 @@ def _warm_up() -> None:
     mp.Array("d", 1)  # the heap that Gymnasium's shared memory comes from
 
 
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[None]:
+    """A Ray of two CPUs, the suite's own; what else of Ray there is on the machine is left alone.
+
+    To be asked for by the module (``usefixtures``), so that it is there before the leak check.
+    """
+    with local_cluster():
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _no_leaks(_warm_up: None, request: pytest.FixtureRequest) -> Iterator[None]:
     """Nothing that a test starts or opens outlives it; Gymnasium's own engines are not asked."""
     if _is_on_gymnasium(request.node) or request.node.get_closest_marker("pure"):
         yield
         return
+    if _engine_of(request.node) == "ray":
+        request.getfixturevalue("local_ray")
     # What is here now stays: looking through it in every gc.collect() would take most of the time.
     gc.collect()
     gc.freeze()

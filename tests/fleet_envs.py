@@ -140,6 +140,21 @@ class CounterEnv(gym.Env):
         raise self.error if self.error is not None else RuntimeError("called")
 
 
+class EchoEnv(CounterEnv):
+    """Observes the action of the step too, -1 after a reset."""
+
+    observation_space: Any = spaces.Box(-1, 2**31, (3,), np.float64)
+    action_space: Any = spaces.Box(0, 2**31, (), np.float64)
+
+    def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+        observation, *rest = super().step(action)
+        observation[2] = action
+        return (observation, *rest)  # type: ignore[return-value]
+
+    def _observe(self) -> NDArray[Any]:
+        return np.array([self.resets, self.steps, -1.0])
+
+
 class ReusedBufferEnv(gym.Env):
     """Returns the same array every time, changed in place; so does its info."""
 

@@ -133,3 +133,26 @@ def fleet(
 ) -> VectorEnv:
     fns = [partial(ScriptedEnv, script, index, **kwargs) for index in range(count)]
     return ENGINES[engine](fns, autoreset_mode=mode)
+
+
+class WeightAgent(torch.nn.Module):
+    """Acts by its weights and by torch's random numbers."""
+
+    def __init__(self, noise: float = 1.0, *, discrete: bool = False) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor(0.1))
+        self._noise, self._discrete = noise, discrete
+
+    @property
+    def device(self) -> torch.device:
+        return self.weight.device
+
+    def learn(self) -> None:
+        self.weight.data += 0.1
+
+    def act(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        values = self.weight * observations.sum(dim=-1)
+        if self._discrete:
+            return torch.zeros(len(values), dtype=torch.int64), values, values
+        noise = self._noise * torch.randn(len(values), 1)
+        return self.weight * observations[:, :1] + noise, values, values

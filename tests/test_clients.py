@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,26 @@ from fleet_envs import CounterEnv
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 import ppo_single_file
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [("SB3VecEnv", "stable_baselines3", "sb3"), ("TianshouVectorEnv", "tianshou", "tianshou")],
+)
+def test_without_its_library_an_adapter_says_what_to_install(name, package, extra):
+    program = (
+        f"import sys; sys.modules['{package}'] = None\n"
+        "import envfleet.adapters as adapters\n"
+        f"try: adapters.{name}\n"
+        "except ImportError as error: print(error)"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    assert output == (
+        f"envfleet.adapters.{name} needs {package}: pip install 'envfleet[{extra}]'.\n"
+    )
+
 
 # make_vec
 

@@ -45,6 +45,7 @@ ENGINES = {
     "serial": envfleet.SerialVectorEnv,
     "process": envfleet.ProcessVectorEnv,
     "caller": partial(envfleet.ProcessVectorEnv, caller_steps=True),
+    "ray": envfleet.RayVectorEnv,
     "gymnasium-sync": SyncVectorEnv,
     "gymnasium-async": AsyncVectorEnv,
 }
@@ -55,15 +56,20 @@ def pytest_generate_tests(metafunc):
     """Run each test on the engines that --engines asks for and that it is about."""
     if "engine" in metafunc.fixturenames:
         choice = metafunc.config.getoption("--engines")
-        chosen = [e for e in ENGINES if choice == "all" or (choice == "ours") == ("-" not in e)]
+        kinds = {e: "ray" if e == "ray" else "gymnasium" if "-" in e else "ours" for e in ENGINES}
+        chosen = [e for e in ENGINES if choice in ("all", kinds[e])]
         if only := metafunc.definition.get_closest_marker("engines"):
             chosen = [e for e in chosen if e.removeprefix("gymnasium-") in only.args]
         metafunc.parametrize("engine", chosen)
 
 
 differs = pytest.mark.differs
-only_async = pytest.mark.engines("process", "caller", "async")
+only_async = pytest.mark.engines("process", "caller", "ray", "async")
+only_here = pytest.mark.engines("process", "caller", "async")
+not_on_ray = pytest.mark.engines("serial", "process", "caller", "sync", "async")
+"""For what is decided in code that all engines share: starting actors takes its time."""
 only_processes = pytest.mark.engines("process", "async")
+only_elsewhere = pytest.mark.engines("process", "ray", "async")
 
 
 @pytest.fixture
@@ -72,13 +78,15 @@ def build(engine):
     fleets: list[VectorEnv] = []
 
     def build(env_fns, **kwargs):
-        if engine in IN_PROCESS:
+        if engine in (*IN_PROCESS, "ray"):
             kwargs = {k: v for k, v in kwargs.items() if k not in ("shared_memory", "context")}
         else:
             kwargs.setdefault("context", "fork")
         workers = kwargs.pop("workers", 2)
-        if engine in ("process", "caller"):
+        if engine in ("process", "caller", "ray"):
             kwargs["workers"] = workers
+        if engine == "ray":
+            kwargs.update(start_timeout=60, resources={"CPU": 0.5})  # some ask for three workers
         fleets.append(ENGINES[engine](env_fns, **kwargs))
         return fleets[-1]
 
@@ -156,7 +164,7 @@ def test_every_space_and_mode_in_this_process(build, name, mode):
     compare_space(build, SPACES[name], mode)
 
 
-@only_async
+@only_here
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("name", [name for name in SPACES if name not in CUSTOM])
 def test_every_space_and_mode_with_shared_memory(build, row, name, mode):
@@ -172,7 +180,7 @@ def test_every_space_and_mode_by_pipe(build, name, mode):
     compare_space(build, SPACES[name], mode, shared_memory=False)
 
 
-@only_async
+@only_here
 @pytest.mark.parametrize(
     ("context", "workers", "num_envs"),
     [
@@ -197,13 +205,13 @@ def test_start_methods_and_splits_give_the_numbers_of_sync(build, context, worke
     compare(fleet, SyncVectorEnv(fns, autoreset_mode=mode), steps=30)
 
 
-@only_async
+@only_here
 def test_a_custom_observation_space_is_refused_with_shared_memory(build):
     with pytest.raises(ValueError, match=r"shared_memory=False"):
         build([partial(SpaceEnv, SPACES["mission"], spaces.Discrete(2))] * 2)
 
 
-@only_async
+@only_here
 @differs("custom-space", on=("async",))
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("name", sorted(CUSTOM))
@@ -299,6 +307,7 @@ def test_options_may_be_a_list_with_one_dict_per_env(build):
     assert fleet.call("options") == ({"level": 1}, None, {"level": 3})
 
 
+@not_on_ray
 @pytest.mark.parametrize(
     ("mask", "error", "text"),
     [
@@ -405,6 +414,7 @@ MIXED_INFOS = [
 ]
 
 
+@not_on_ray
 @differs("info-values")
 @pytest.mark.parametrize(("infos", "expected"), MIXED_INFOS, ids=range(len(MIXED_INFOS)))
 def test_an_info_value_is_never_changed_to_fit(build, infos, expected):
@@ -473,6 +483,7 @@ class ActionKeeper(CounterEnv):
 # Actions
 
 
+@not_on_ray
 @differs("cast-actions")
 @pytest.mark.parametrize(
     "actions",
@@ -488,6 +499,7 @@ def test_actions_arrive_in_the_dtype_of_their_space(build, actions):
     assert [type(action) for action in kept] == [np.int64, np.int64]
 
 
+@not_on_ray
 @differs("wrong-actions")
 @pytest.mark.parametrize("actions", [[0, 0], [0, 0, 0, 0], [[0, 0], [0, 0], [0, 0]]])
 def test_a_wrong_number_of_actions_is_refused_before_any_env_moves(build, actions):
@@ -564,6 +576,7 @@ class OldSpaces(CounterEnv):
     observation_space = ((2,), np.float32)
 
 
+@not_on_ray
 @differs("no-env")
 @pytest.mark.parametrize(
     ("factory", "text"),
@@ -618,6 +631,7 @@ def refused(build, env_fn, text):
     assert fleet.get_attr("total_steps") == (1, 1, 1)
 
 
+@not_on_ray
 @differs("answer-size")
 @pytest.mark.parametrize(
     ("answer", "text"),
@@ -644,6 +658,7 @@ class OldReset(CounterEnv):
         return self._answer
 
 
+@not_on_ray
 @differs("answer-size")
 @pytest.mark.parametrize(
     ("space", "answer", "text"),
@@ -684,6 +699,7 @@ BAD_REWARDS = {
 }
 
 
+@not_on_ray
 @differs("reward-kind")
 @pytest.mark.filterwarnings("ignore:Warning. converting a masked element")
 @pytest.mark.parametrize("reward", BAD_REWARDS)
@@ -692,6 +708,7 @@ def test_a_reward_that_is_no_number_is_named(build, reward):
     refused(build, partial(Answering, reward=value), f"{text}.* as `reward`; expected one number")
 
 
+@not_on_ray
 @differs("flag-kind")
 @pytest.mark.parametrize("name", ["terminated", "truncated"])
 @pytest.mark.parametrize(
@@ -710,6 +727,7 @@ def test_a_flag_that_is_not_true_or_false_is_named(build, name, value, text):
     refused(build, partial(Answering, **{name: value}), f"{text} as `{name}`; expected True or")
 
 
+@not_on_ray
 @pytest.mark.parametrize("flag", [True, np.bool_(1), 1, np.int8(1), 1.0, np.array(1)], ids=repr)
 @pytest.mark.parametrize("reward", [0.5, np.float32(0.5), np.array(0.5)], ids=repr)
 def test_numbers_of_any_kind_are_rewards_and_flags(build, reward, flag):
@@ -734,6 +752,7 @@ def test_arrays_of_one_number_are_rewards_and_flags(build):
     assert (terminated.tolist(), truncated.tolist()) == ([False, True], [False, False])
 
 
+@not_on_ray
 @pytest.mark.parametrize("reward", [np.nan, np.inf, -np.inf])
 def test_a_reward_that_is_not_finite_is_passed_on(build, reward):
     fleet = build([partial(Answering, reward=reward), CounterEnv])
@@ -866,6 +885,7 @@ def test_set_attr_with_the_wrong_number_of_values_is_refused(build):
     assert fleet.get_attr("tag") == ("unset", "unset")
 
 
+@not_on_ray
 @differs("call-reserved", on=("sync",))
 @pytest.mark.parametrize("name", ["reset", "step", "close"])
 def test_call_does_not_go_past_the_fleet(build, name):
@@ -1035,7 +1055,7 @@ def test_asynchronous_calls(build):
     assert fleet.call_wait(timeout=20) == (3, 3, 3)
 
 
-@only_async
+@only_here
 @pytest.mark.parametrize("pending", ["reset", "step", "call"])
 @pytest.mark.parametrize("second", ["reset_async", "step_async", "call_async", "set_attr"])
 def test_a_second_call_while_one_is_pending_is_refused(build, pending, second):
@@ -1066,7 +1086,7 @@ def test_waiting_for_nothing_is_refused(build, name):
     assert caught.value.name == name
 
 
-@only_processes
+@only_elsewhere
 @pytest.mark.parametrize("name", ["reset", "step", "call"])
 def test_a_wait_that_runs_out_says_so(build, name):
     args = {"reset": (), "step": ([0, 0],), "call": ("nap",)}
@@ -1094,7 +1114,7 @@ class Sleeper(CounterEnv):
         return super().step(action)
 
 
-@only_processes
+@only_elsewhere
 @differs("late-reply", on=("async",))
 def test_a_late_reply_is_never_served_as_new(build):
     fleet = build([CounterEnv, partial(CounterEnv, sleep=1.0)])
@@ -1106,7 +1126,7 @@ def test_a_late_reply_is_never_served_as_new(build):
     assert fleet.step([0, 0])[0].tolist() == [[2, 1], [2, 1]]
 
 
-@only_processes
+@only_elsewhere
 @differs("wait-again", on=("async",))
 def test_a_call_that_timed_out_may_be_waited_for_again(build):
     fleet = build([CounterEnv, partial(CounterEnv, sleep=1.0)])
@@ -1145,7 +1165,7 @@ def test_a_closed_fleet_refuses_every_call(build, use):
         use(fleet)
 
 
-@only_async
+@only_here
 @pytest.mark.parametrize("arguments", [{}, {"timeout": 20}, {"terminate": True}], ids=str)
 def test_closing_while_a_call_is_pending_warns(build, arguments):
     fleet = build([CounterEnv] * 2)
@@ -1159,7 +1179,7 @@ def test_closing_while_a_call_is_pending_warns(build, arguments):
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-@only_async
+@only_here
 def test_closing_ends_a_stuck_env(build):
     fleet = build([CounterEnv, partial(CounterEnv, sleep=3600)])
     fleet.reset()
@@ -1173,7 +1193,7 @@ def test_closing_ends_a_stuck_env(build):
 # Processes
 
 
-@only_processes
+@only_elsewhere
 @differs("shared-process", on=("async",))
 def test_several_envs_share_a_worker(build):
     pids = build([CounterEnv] * 5, workers=2).call("pid")
@@ -1182,19 +1202,19 @@ def test_several_envs_share_a_worker(build):
     assert os.getpid() not in pids
 
 
-@only_processes
+@only_elsewhere
 def test_one_worker_per_env_gives_each_a_process_of_its_own(build):
     pids = build([CounterEnv] * 3, workers=3).call("pid")
     assert len({*pids, os.getpid()}) == 4
 
 
-@only_async
+@only_here
 @differs("max-concurrency", on=("async",))
 def test_max_concurrency_bounds_the_workers(build):
     assert len(set(build([CounterEnv] * 3, workers=3, max_concurrency=1).call("pid"))) == 1
 
 
-@only_async
+@only_here
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -1207,7 +1227,7 @@ def test_a_bad_max_concurrency_is_refused(build, value, text):
         build([CounterEnv] * 2, max_concurrency=value)
 
 
-@only_processes
+@only_elsewhere
 @differs("no-env-in-caller", on=("async",))
 def test_no_env_is_built_in_the_calling_process(build):
     build([partial(NotIn, os.getpid())] * 2)

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 import envfleet
 from fleet_envs import CounterEnv, CustomSpace, InfoEnv
@@ -445,6 +446,23 @@ def test_unknown_formats_of_infos_are_refused(build):
 
 
 # Some envs only
+
+
+def test_set_attr_on_a_layer(build):
+    def layers(env):
+        return [vars(layer).get("tag") for layer in (env, env.env, env.unwrapped)]
+
+    env_fns = [lambda: TimeLimit(OrderEnforcing(CounterEnv()), 9)] * 2
+    fleet = build(env_fns)
+    inside = fleet.call(layers)[0][2]
+    fleet.set_attr("tag", 1, on="outermost")
+    assert fleet.call(layers) == ([1, None, inside], [1, None, inside])
+    fleet.set_attr("tag", [2, 3], on="unwrapped")
+    assert fleet.call(layers) == ([1, None, 2], [1, None, 3])
+    fleet.set_attr("tag", 4)
+    assert fleet.call(layers) == ([4, None, 2], [4, None, 3])
+    with pytest.raises(ValueError, match="on must be one of"):
+        fleet.set_attr("tag", 1, on="inside")
 
 
 def test_set_attr_of_some_envs(build):

@@ -292,11 +292,11 @@ def test_both_paths_learn_the_same_from_masked_rollouts():
     assert not isinstance(quick.learner, TorchLearner)
     with envfleet.Collector(envs, quick.learner, 12) as collector:
         rollout = collector.collect()
-    advantages, returns = torch.randn(12, 5), torch.randn(12, 5)
-    reports = [
-        learner.step(learner.prepare(rollout).flatten(advantages, returns), 0.2, report=True)
-        for learner in (quick.learner, slow)
-    ]
+    given = rollout, torch.randn(12, 5), torch.randn(12, 5)
+    reports = []
+    for learner in (quick.learner, slow):
+        batch = next(learner.minibatches(*given, np.random.default_rng(0)))
+        reports.append(learner.step(batch, 0.2, report=True))
     np.testing.assert_allclose(*map(np.asarray, reports), rtol=1e-3, atol=1e-5)
     for one, other in zip(quick.policy.parameters(), slow.policy.parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-5)

@@ -545,7 +545,7 @@ def test_what_comes_next_is_in_memory_of_its_own():
 @pytest.mark.parametrize("at_once", [4, 10**6])
 @pytest.mark.parametrize("mode", MODES)
 def test_agents_may_choose_first_and_judge_later(mode, at_once, monkeypatch):
-    monkeypatch.setattr("envfleet.rollout.collector.JUDGED_AT_ONCE", at_once)
+    monkeypatch.setattr("envfleet.rollout.collector.EVALUATED_AT_ONCE", at_once)
     script = SCRIPTS["both"]
     with Collector(fleet(script=script, mode=mode), Chooser(), 7) as collector:
         for _ in range(2):

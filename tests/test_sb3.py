@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import OrderedDict
 from copy import deepcopy
 from functools import partial
@@ -25,9 +23,12 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
     SubprocVecEnv,
+    VecCheckNan,
+    VecExtractDictObs,
     VecFrameStack,
     VecMonitor,
     VecNormalize,
+    VecTransposeImage,
     VecVideoRecorder,
 )
 from tqdm import tqdm
@@ -135,6 +136,70 @@ def test_seeds_and_options_are_for_one_reset(options):
     assert [info["seed"] for info in envs.reset_infos] == [None, None]
     assert [info["options"] for info in envs.reset_infos] == [None, None]
     envs.close()
+
+
+@ENGINES
+def test_seeds_make_episodes_again(options):
+    ours, theirs = both([Teller] * 3, options)
+    runs = []
+    for seed in (5, 5, 6):
+        runs.append([])
+        for envs in (ours, theirs):
+            envs.seed(seed)
+            answers = [envs.reset(), *(envs.step([0, 1, 2])[0] for _ in range(4))]
+            runs[-1].append(np.array(answers))
+        same(*runs[-1])
+    same(runs[0], runs[1])
+    assert (runs[0][0] != runs[2][0]).any()
+    np.random.seed(1)
+    drawn = ours.seed()
+    np.random.seed(1)
+    assert drawn == theirs.seed()  # drawn from np.random, one by one
+    assert ours._seeds == theirs._seeds
+    ours.close()
+
+
+@pytest.mark.parametrize("options", [SERIAL, PROCESS], ids=["serial", "process"])
+def test_steps_and_frames_before_the_first_reset_are_the_envs_to_judge(options):
+    ours, theirs = both([Teller, Teller], options)
+    same(ours.step([0, 1])[1:], theirs.step([0, 1])[1:])  # nobody has seeded them
+    same(ours.render(), theirs.render())
+    ours.close()
+    for envs in both([partial(gym.make, "CartPole-v1", render_mode="rgb_array")] * 2, options):
+        with pytest.raises(gym.error.ResetNeeded):
+            envs.step(np.array([0, 1]))
+        with pytest.raises(gym.error.ResetNeeded):
+            envs.render()
+        envs.close()
+
+
+@ENGINES
+def test_dicts_in_any_order(options):
+    class Shuffled(Teller):
+        """Its observations have their keys in another order than its space."""
+
+        def _shuffled(self, observation):
+            return dict(reversed(observation.items()))
+
+        def reset(self, **kwargs):
+            observation, info = super().reset(**kwargs)
+            return self._shuffled(observation), info
+
+        def step(self, action):
+            observation, *rest = super().step(action)
+            return self._shuffled(observation), *rest
+
+    ours, theirs = both([partial(Shuffled, observations=NESTED, actions=NESTED)] * 2, options)
+    ours.seed(1)
+    theirs.seed(1)
+    same(ours.reset(), theirs.reset())
+    space = ours.action_space
+    space.seed(1)
+    for _ in range(4):
+        actions = [dict(reversed(space.sample().items())) for _ in range(2)]
+        same(ours.step(actions), theirs.step(actions))
+    assert list(ours.reset()) == list(NESTED.spaces)
+    ours.close()
 
 
 def test_envs_whose_reset_takes_no_options():
@@ -377,6 +442,12 @@ def test_the_same_env_twice_is_refused():
     env = Teller()
     with pytest.raises(ValueError, match="one and the same object"):
         SB3VecEnv([lambda: env, lambda: env], **SERIAL)
+    with pytest.raises(ValueError, match="one and the same object"):
+        SB3VecEnv([lambda: env, lambda: env], "fork", workers=1)
+    envs = SB3VecEnv([lambda: env, lambda: env], **PROCESS)  # a copy in each process
+    envs.set_attr("name", "mine", indices=0)
+    assert envs.get_attr("name") == ["mine", "teller"]
+    envs.close()
 
 
 def test_options_beside_a_fleet_are_refused():
@@ -385,21 +456,6 @@ def test_options_beside_a_fleet_are_refused():
             SB3VecEnv(fleet, workers=2)
         with pytest.raises(ValueError, match="SendMasks"):
             SB3VecEnv(fleet, masks="action_masks")
-
-
-def test_without_stable_baselines3_one_is_told_what_to_install():
-    program = (
-        "import sys; sys.modules['stable_baselines3'] = None\n"
-        "import envfleet.adapters as adapters\n"
-        "try: adapters.SB3VecEnv\n"
-        "except ImportError as error: print(error)"
-    )
-    output = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout
-    assert output == (
-        "envfleet.adapters.SB3VecEnv needs stable_baselines3: pip install 'envfleet[sb3]'.\n"
-    )
 
 
 # Masks
@@ -450,7 +506,8 @@ def test_masks_of_a_fleet_take_no_message_and_survive_a_restart(monkeypatch):
         patch.setattr(fleet, "call_on", None)
         for _ in range(20):
             masks = get_action_masks(envs)
-            envs.step(masks.argmax(axis=1))  # Masked refuses what is masked
+            infos = envs.step(masks.argmax(axis=1))[3]  # Masked refuses what is masked
+            assert not any("action_mask" in info for info in infos)  # not at an end either
     assert fleet.restart_count == 1
     envs.close()
 
@@ -516,6 +573,40 @@ def test_training_goes_on_when_a_worker_is_killed(tmp_path):
     assert envs.fleet.restart_count == 1
     assert envs.env_method("ping")[0] == envs.fleet.processes[0].pid
     envs.close()
+
+
+def test_what_ends_a_training_is_told():
+    def train(plan):
+        envs = SB3VecEnv([partial(FaultEnv, plan)] * 2, **PROCESS)
+        try:
+            PPO("MlpPolicy", envs, n_steps=32, batch_size=64, n_epochs=1, device="cpu").learn(512)
+        finally:
+            envs.close()
+
+    with pytest.raises(envfleet.WorkerDied, match="SIGKILL"):
+        train({"step": Fault("sigkill", at=5)})
+    with pytest.raises(ValueError) as caught:
+        train({"step": Fault("raise", at=5)})
+    assert any("env 0" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "kwargs"),
+    [
+        (VecTransposeImage, {"observations": spaces.Box(0, 255, (36, 40, 3), np.uint8)}),
+        (partial(VecExtractDictObs, key="z"), {"observations": NESTED}),
+        (partial(VecCheckNan, raise_exception=True), {}),
+    ],
+    ids=["transpose", "extract", "nan"],
+)
+def test_wrappers_of_observations_wrap_it(wrapper, kwargs):
+    ours, theirs = map(wrapper, both([partial(Teller, 2, **kwargs)] * 2, PROCESS))
+    ours.seed(2)
+    theirs.seed(2)
+    same(ours.reset(), theirs.reset())
+    for _ in range(5):  # last observations too
+        same(ours.step(np.array([0, 1])), theirs.step(np.array([0, 1])))
+    ours.close()
 
 
 def test_their_vec_env_wrappers_wrap_it(tmp_path):

@@ -23,6 +23,7 @@ from envfleet.training.envs import UnknownEnvError
 from envfleet.training.folder import RunRecord
 from envfleet.training.loading import TrainedPolicy
 from envfleet.training.policy import Policy
+from envfleet.training.progress import LineProgress
 from envfleet.training.trainer import Run
 from envfleet.training.trust import UntrustedError
 from train_envs import OnUpdate
@@ -159,6 +160,17 @@ def test_envs_may_be_given_in_any_form(tmp_path, kind):
         assert envfleet.load(done.folder, env=env).act(np.zeros(4, np.float32)) in (0, 1)
         with Run.resume(done.folder, env=env, total_steps=800) as run:
             assert run.train()
+
+
+def test_slow_envs_hold_nobody_up_and_the_progress_says_how_they_flow(tmp_path, capsys):
+    options = SMALL | {"backend": "process", "num_envs": 4, "min_envs": 2}
+    run = envfleet.train("CartPole-v1", run_dir=tmp_path, **options)
+    assert run.is_finished
+    batches = [row["flow/mean_batch"] for row in rows(run.folder)]
+    assert all(2 <= size <= 4 for size in batches)
+    LineProgress(640, 0).update(640, rows(run.folder)[-1])
+    assert f", {batches[-1]:.1f} envs at a time" in capsys.readouterr().out
+    assert "Flow: mean batch" in (run.folder / "report.html").read_text()
 
 
 def test_what_is_no_hyper_parameter_is_refused(tmp_path):

@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from matplotlib.figure import Figure
+from PIL import Image
 
 import envfleet
 from envfleet.cli.eval import Eval
@@ -477,3 +478,23 @@ def test_a_run_is_made_longer(trained, tmp_path, here, capsys):
     assert [row["step"] for row in rows] == list(range(256, 4097, 256))
     assert run_command("resume", run) == 0
     assert "already finished, 4,096 steps" in capsys.readouterr().out
+
+
+def test_videos_are_as_short_and_small_as_asked_for(tmp_path):
+    done = envfleet_command(
+        *("train", "CartPole-v1", "--total-steps", 512, "--name", "a", "--backend", "serial"),
+        *("--record-every", 100_000, "--video-length", 12),
+        *("--video-scale", 0.25, "--video-skip", 3),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    video = tmp_path / "runs/CartPole-v1/a/renders/render_0.gif"
+    assert f"videos: {video}" in done.stdout
+    with Image.open(video) as image:
+        assert image.size == (150, 100)
+        assert image.n_frames <= 5
+    for option, value in (("length", 0), ("scale", 0), ("skip", 0)):
+        words = [f"--video-{option}", value, "--record-every", 100]
+        refused = envfleet_command("train", "CartPole-v1", *words, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert f"video_{option} must be" in refused.stderr

@@ -4,7 +4,7 @@
      │        │          │           │           │                └─ PPO, runs, checkpoints
      │        │          │           │           └─ Recorder, record_agent; metrics
      │        │          │           └─ Collector, Rollout, evaluate: torch begins here
-     │        │          └─ SerialVectorEnv, ProcessVectorEnv, NativeVectorEnv: VectorEnv classes
+     │        │          └─ Serial-, Process-, Ray- and NativeVectorEnv: gymnasium.vector.VectorEnvs
      │        └─ how a command reaches envs, wherever they live: shards, arena, workers
      └─ any gymnasium.Env; some of our own in envs  beside them: adapters, testing, bench
 
@@ -29,6 +29,7 @@ from envfleet.vector.make import make
 from envfleet.vector.native.engine import NativeVectorEnv
 from envfleet.vector.partial import Batch
 from envfleet.vector.process import ProcessVectorEnv
+from envfleet.vector.ray import RayVectorEnv
 from envfleet.vector.serial import SerialVectorEnv
 
 if _typing.TYPE_CHECKING:
@@ -37,6 +38,7 @@ if _typing.TYPE_CHECKING:
     from envfleet.rollout.buffer import Rollout
     from envfleet.rollout.collector import Collector
     from envfleet.rollout.evaluate import EvaluationResult, evaluate
+    from envfleet.rollout.ray.collector import RayCollector
     from envfleet.training.api import TrainResult, train
     from envfleet.training.callbacks import Callback
     from envfleet.training.loading import TrainedPolicy, load
@@ -53,6 +55,8 @@ __all__ = [
     "NativeVectorEnv",
     "ObservationMismatch",
     "ProcessVectorEnv",
+    "RayCollector",
+    "RayVectorEnv",
     "Recorder",
     "Rollout",
     "SerialVectorEnv",
@@ -74,6 +78,7 @@ _WITH_TORCH = {
     "Callback": "envfleet.training.callbacks",
     "Collector": "envfleet.rollout.collector",
     "EvaluationResult": "envfleet.rollout.evaluate",
+    "RayCollector": "envfleet.rollout.ray.collector",
     "Recorder": "envfleet.record.recorder",
     "Rollout": "envfleet.rollout.buffer",
     "TrainResult": "envfleet.training.api",

@@ -54,21 +54,32 @@ class EnvError(EnvfleetError):
 
 
 class WorkerDied(EnvfleetError):  # noqa: N818 - the name says what happened
-    """A worker process ended without being asked; only ``close`` is left to do."""
+    """A worker process ended without being asked; only ``close`` is left to do.
+
+    ``node`` is the machine of a Ray cluster that it ran on, empty without Ray.
+    """
 
     def __init__(
-        self, worker: int, pid: int | None, envs: Sequence[int], exitcode: int | None, command: str
+        self,
+        worker: int,
+        pid: int | None,
+        envs: Sequence[int],
+        exitcode: int | None,
+        command: str,
+        node: str = "",
     ) -> None:
-        super().__init__(worker, pid, envs, exitcode, command)
+        super().__init__(worker, pid, envs, exitcode, command, node)
         self.worker, self.pid, self.envs = worker, pid, envs
         self.exitcode, self.command = exitcode, command
+        self.node = node
 
     @property
     def what(self) -> str:
         """What happened, without what to do."""
         when = "while it was idle" if self.command == "idle" else f"during {self.command}"
+        where = f" on node {self.node}" if self.node else ""
         return (
-            f"worker {self.worker} (pid {self.pid}, envs {name_envs(self.envs)}) "
+            f"worker {self.worker} (pid {self.pid}{where}, envs {name_envs(self.envs)}) "
             f"{name_exit(self.exitcode)} {when}."
         )
 

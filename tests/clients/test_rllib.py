@@ -17,7 +17,7 @@ import envfleet
 
 @pytest.fixture(scope="module", autouse=True)
 def _cluster():
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # runners cannot import this file
     yield
     ray.shutdown()

@@ -46,6 +46,17 @@ def test_it_collects_what_it_collects_from_gymnasiums_own_engine(engine, mode):
         assert torch.equal(ours[key], theirs[key]), key
 
 
+@pytest.mark.parametrize(("context", "knows"), [(None, False), ("fork", True)])
+def test_importing_it_makes_spawn_the_start_method(monkeypatch, context, knows):
+    monkeypatch.setattr(gym, "told_by_the_caller", 1, raising=False)  # what forked workers inherit
+
+    def is_told(env):
+        return hasattr(gym, "told_by_the_caller")
+
+    with envfleet.make(SHORT, 2, backend="process", workers=1, context=context) as fleet:
+        assert fleet.call(is_told) == (knows, knows)
+
+
 def test_next_step_autoreset_is_refused_by_it():
     with (
         envfleet.make(SHORT, 2, backend="serial") as fleet,

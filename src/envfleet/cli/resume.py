@@ -29,6 +29,8 @@ class Resume:
     """Trackers besides the files in the run's folder: tensorboard, wandb."""
     trust: bool = False
     """Import the modules that the run's folder names for its env and wrappers."""
+    quiet: bool = False
+    """Show no progress and no summary; problems are still said."""
 
     def run(self) -> int:
         """Train on; the exit code."""
@@ -48,4 +50,4 @@ class Resume:
             )
         except REFUSALS as error:
             return refuse(error)
-        return carry_out(run)
+        return carry_out(run, quiet=self.quiet)

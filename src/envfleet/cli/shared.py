@@ -18,7 +18,7 @@ from envfleet.training.checkpoint import CheckpointError
 from envfleet.training.failures import describe
 from envfleet.training.loading import load_run
 from envfleet.training.plot import draw_curve
-from envfleet.training.progress import make_progress, say
+from envfleet.training.progress import Progress, make_progress, say
 from envfleet.training.trainer import Run
 
 REFUSALS = (
@@ -62,10 +62,11 @@ def trained(
     return policy, envs, loaded.step
 
 
-def carry_out(run: Run) -> int:
+def carry_out(run: Run, *, quiet: bool = False) -> int:
     """Train, tell how it goes, write curve and report; 128 and the signal's number if one came."""
     start = time.perf_counter()
-    progress = make_progress(run.config.last_step, run.steps)
+    title = f"{run.config.env_id} {run.folder.name}"
+    progress = Progress() if quiet else make_progress(title, run.config.last_step, run.steps)
     resume = command.of_run("resume", run.folder, run.config.env_id, run.config.wrappers)
     try:
         with run:
@@ -82,6 +83,9 @@ def carry_out(run: Run) -> int:
         write_report(run.folder)
     except OSError as error:
         say(f"no curve or report was written: {error}")
+    code = 0 if is_over else 128 + (run.stopped_by or 0)
+    if quiet:
+        return code
     how = how_it_ended(run.options.stop_at if run.is_solved else None) if is_over else "stopped"
     seconds = time.perf_counter() - start
     trained = sum(run.seconds.values())
@@ -94,10 +98,28 @@ def carry_out(run: Run) -> int:
         f"{run.folder}: {how}, {run.steps:,} steps in {three_digits(seconds)} s, {result}\n"
         f"{three_digits(trained)} s of training: {split}"
     )
+    say(what_is_left(run.folder))
     if is_over:
-        return 0
-    say(f"continue with:\n{resume}")  # a line of its own, to be pasted
-    return 128 + (run.stopped_by or 0)
+        say("next:")
+        for word in ("eval", "record"):
+            say(command.of_run(word, run.folder, run.config.env_id, run.config.wrappers))
+    else:
+        say(f"continue with:\n{resume}")  # a line of its own, to be pasted
+    return code
+
+
+def what_is_left(folder: Path) -> str:
+    """Where to look: the names of report, curve and videos, a line each."""
+    lines = [
+        f"{word}: {folder / name}"
+        for word, name in (("report", "report.html"), ("curve", "curve.png"))
+        if (folder / name).exists()
+    ]
+    videos = sorted((folder / "renders").glob("render_*.*"))
+    if videos:
+        more = f" (and {len(videos) - 1} more)" if len(videos) > 1 else ""
+        lines.append(f"videos: {videos[-1]}{more}")
+    return "\n".join(lines)
 
 
 def how_it_ended(reached: float | None) -> str:

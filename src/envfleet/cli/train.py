@@ -46,6 +46,8 @@ class Train(RunOptions, TrainConfig):
     """Runs are <run-dir>/<env>/<name>."""
     name: str | None = None
     """Of the run; by default the seed and the time."""
+    quiet: bool = False
+    """Show no progress and no summary; problems are still said."""
     show_config: bool = False
     """Print the configuration as JSON, and train nothing."""
 
@@ -102,7 +104,7 @@ class Train(RunOptions, TrainConfig):
             run = Run.start(place, config, options, trackers=trackers)
         except REFUSALS as error:
             return refuse(error)
-        return carry_out(run)
+        return carry_out(run, quiet=self.quiet)
 
     def split(self) -> tuple[TrainConfig, RunOptions]:
         """What is trained, and how it is carried out.

@@ -1,8 +1,9 @@
 """How a command reaches envs, wherever they live, and how their answers come back.
 
 A fleet is a list of shards (``shard``) and a pool that asks them all and waits for them all
-(``pool``). A shard is an ``EnvHost`` with some envs: in this process (``local``), or in a worker
-process (``process``), where the same ``worker.server`` obeys the same commands (``messages``).
+(``pool``). A shard is an ``EnvHost`` with some envs: in this process (``local``), in a worker
+process (``process``) or in a Ray actor (``ray``), where the same ``worker.server`` obeys the same
+commands (``messages``).
 
 One step of a worker's shard, from top to bottom:
 
@@ -36,7 +37,7 @@ Imports go one way, from the bottom of this list to its top:
 
     restart                      replaces workers and envs that failed
     pool                         asks shards of any kind, waits for them, stops them
-    process, local               the kinds of shard: in a worker process, in this process
+    ray, process, local          the kinds of shard: in a Ray actor, a worker process, this process
     worker                       where envs live: hooks, host, episodes, server, loop, guard
     shard                        the one seam between a pool and a place
     messages, failures           what crosses it

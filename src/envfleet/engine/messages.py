@@ -17,7 +17,7 @@ import pickle
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, cast
 
 from envfleet.engine.arena.arena import Terms
 from envfleet.engine.arena.layout import Layout
@@ -27,6 +27,8 @@ from envfleet.engine.pickling import dumps
 from envfleet.engine.rules.seeding import ResetPlan
 from envfleet.engine.rules.spaces import Array
 
+Layer = Literal["owner", "outermost", "unwrapped"]
+"""Which of an env's wrappers."""
 _NUMBER = struct.Struct("<Q")
 _BY_ENV = 1 << 63
 """Marks messages of single envs."""
@@ -80,13 +82,13 @@ class Call:
 class SetAttr:
     """Set an attribute of some envs, each to its own value.
 
-    On the wrapper that has it, as Gymnasium does, or on the outermost one in any case.
+    "owner" is the wrapper that has it already, and else the outermost, as Gymnasium does it.
     """
 
     env_ids: list[int]
     name: str
     values: list[Any]
-    outermost: bool = False
+    on: Layer = "owner"
 
     @property
     def title(self) -> str:

@@ -1,7 +1,7 @@
 """Shard: some envs of a fleet, wherever they live; the one seam between fleets and places.
 
-``LocalShard`` has its envs in this process, ``WorkerShard`` in another one. A fleet is a list of
-shards; what it does with them (``Pool``) is the same for every kind.
+``LocalShard`` has its envs in this process, ``WorkerShard`` in another one, ``RayShard`` in a Ray
+actor. A fleet is a list of shards; what it does with them (``Pool``) is the same for every kind.
 """
 
 from __future__ import annotations

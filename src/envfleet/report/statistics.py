@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from envfleet.report.reading import Column, RunData
 
 SEED = "seed"
-_NO_MATTER = (SEED, "keep", "record_every")
+_NO_MATTER = (SEED, "keep", "record_every", "video_length", "video_scale", "video_skip")
 """What runs of one group may differ in: how many checkpoints and videos they keep, and the seed."""
 RESAMPLES, CONFIDENCE = 10_000, 0.95
 _ROWS_AT_ONCE = 1_000_000

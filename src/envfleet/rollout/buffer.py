@@ -80,6 +80,8 @@ class Rollout:
     """The sum of all rewards, in double precision."""
     episodes: EpisodeSummary
     """The episodes that ended here."""
+    env_ids: torch.Tensor
+    """Which env each column is: all of them, but for those that a ``RayCollector`` has dropped."""
     action_masks: torch.Tensor | None = None
     """(T, N, width): what the env allowed, True, when the agent chose; None without masks."""
 

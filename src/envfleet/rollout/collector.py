@@ -147,7 +147,7 @@ class Collector:
         self._min_envs = min_envs
         self._closes_envs = close_envs
         self.envs = envs
-        self.agent = agent = resolve(agent)
+        agent = resolve(agent)
         self.steps = steps
         self.device = device_of(agent, device)
         self._on_cpu = self.device.type == "cpu"
@@ -158,8 +158,9 @@ class Collector:
         self.statistics = EpisodeStatistics(window)
         self.seconds = {"env": 0.0, "policy": 0.0, "videos": 0.0}
         """What ``collect`` has taken so far, by what it went into; the rest is the collector's."""
-        self._choose = choosing(agent) if self._on_cpu else None
-        self._act, self._value = acting(agent), valuing(agent)
+        self.finished: list[tuple[int, Episode]] = []
+        """The episodes that ended in the last rollout, or step, each with its row."""
+        self.use(agent)
         self._format = ObservationFormat(
             envs.single_observation_space, channels_first, observation_dtype
         )
@@ -186,6 +187,21 @@ class Collector:
             recorder.attach(envs, self.autoreset_mode)
         self._file = EpisodeFile(episodes_csv) if episodes_csv is not None else None
 
+    def use(self, agent: AnyAgent) -> None:
+        """Ask this agent from now on, on the same device.
+
+        Raises:
+            TypeError: it is none.
+        """
+        self._choose = choosing(agent) if self._on_cpu else None
+        self._act, self._value = acting(agent), valuing(agent)
+        self.agent = agent
+
+    @property
+    def is_flowing(self) -> bool:
+        """Whether envs are sent and received some at a time (``overlap``, ``min_envs``)."""
+        return self._groups is not None
+
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Reset every env, or those of ``options["reset_mask"]``; the next rollout begins there.
 
@@ -199,7 +215,7 @@ class Collector:
             raise ValueError("all envs must be reset now: leave out options['reset_mask'].")
         if self._is_new and seed is None:
             seed = self.seed
-        if self._groups is not None and self._now is None:
+        if self.is_flowing and self._now is None:
             drain(cast("PartialFleet", self.envs))
         # Engines may take the mask out of the dict.
         observations, infos = self.envs.reset(
@@ -328,7 +344,7 @@ class Collector:
         allowed = self._masks_in(buffers)
         buffers.valid.fill_(True)
         self.statistics.begin_rollout()
-        if self._groups is not None:
+        if self.is_flowing:
             return self._collect_flowing(buffers)
         ask, to_env, step = self._ask, self._port.to_env, self.envs.step
         if self._choose is not None:
@@ -581,6 +597,7 @@ class Collector:
             episode_counts=torch.bincount(positions[:, 1], minlength=self.envs.num_envs),
             total_return=float(buffers.rewards[valid].sum()),
             episodes=self.statistics.rollout,
+            env_ids=torch.arange(self.envs.num_envs),
             action_masks=None if buffers.action_masks is None else buffers.action_masks[:-1],
         ).to(self.device)
         self.total_steps += rollout.steps
@@ -596,7 +613,7 @@ class Collector:
         valid: NDArray[np.bool_],
         reports: list[tuple[int, Episode]],
     ) -> None:
-        episodes = self._meter.observe(rewards, done, valid, reports)
+        self.finished = episodes = self._meter.observe(rewards, done, valid, reports)
         self.statistics.add(episode for _, episode in episodes)
         if self._file is not None:
             steps = self.total_steps + np.cumsum(np.count_nonzero(valid, axis=1))

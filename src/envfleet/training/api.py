@@ -24,7 +24,7 @@ from envfleet.training.env_options import as_names, as_words
 from envfleet.training.folder import RunFolder
 from envfleet.training.loading import TrainedPolicy
 from envfleet.training.own_policy import PolicySource
-from envfleet.training.progress import BarProgress, Progress
+from envfleet.training.progress import Progress, make_progress
 from envfleet.training.trainer import Run
 
 
@@ -108,7 +108,8 @@ def train(
         collector=make_collector,
         policy=policy,
     ) as run:
-        is_finished = run.train(_shown(config.last_step, progress))
+        title = f"{env_id} {run.folder.name}"
+        is_finished = run.train(_shown(title, config.last_step, progress))
         statistics = run.collector.statistics
         trained = TrainedPolicy(run.policy, *run.spaces, config.mask_key)
     if run.stopped_by == signal.SIGINT:
@@ -118,9 +119,9 @@ def train(
     return TrainResult(run.folder, statistics, trained, is_finished)
 
 
-def _shown(total: int, wanted: bool | None) -> Progress:
+def _shown(title: str, total: int, wanted: bool | None) -> Progress:
     wanted = is_terminal() or in_notebook() if wanted is None else wanted
-    return BarProgress(total, 0) if wanted else Progress()
+    return make_progress(title, total, 0) if wanted else Progress()
 
 
 def _name_of(env: EnvSource) -> str:

@@ -21,6 +21,7 @@ from envfleet.record.recorder import Recorder
 from envfleet.rollout.buffer import Rollout
 from envfleet.rollout.collector import Collector
 from envfleet.rollout.statistics import EpisodeStatistics
+from envfleet.training.cluster import make_ray_collector
 from envfleet.training.config import RunOptions, TrainConfig
 from envfleet.training.env_options import EnvOptions
 from envfleet.training.envs import build_fleet
@@ -59,6 +60,10 @@ class RolloutSource(Protocol):
         """How the envs run, and why; for ``plan.json``."""
         ...
 
+    def metrics(self) -> dict[str, float]:
+        """What else is worth logging of the last rollout, such as ``flow/...``."""
+        ...
+
     def state_dict(self) -> dict[str, Any]:
         """What was counted so far."""
         ...
@@ -83,7 +88,7 @@ class CollectorSetup:
     env: EnvSource
     config: TrainConfig
     options: RunOptions
-    make_learner: Callable[[Space[Any], Space[Any]], Learner]
+    make_learner: Callable[[Space[Any], Space[Any]], Learner[Any]]
     """Makes the agent, given the spaces of a single env's observations and actions; once."""
     recorder: Recorder | None = None
 
@@ -92,8 +97,10 @@ MakeCollector = Callable[[CollectorSetup], RolloutSource]
 
 
 def make_collector(setup: CollectorSetup) -> RolloutSource:
-    """A collector whose fleet is on this machine."""
+    """A collector whose fleet is on this machine, or on a Ray cluster where there are actors."""
     env, config, options = setup.env, setup.config, setup.options
+    if options.actors:
+        return make_ray_collector(setup)
     is_fleet = isinstance(env, VectorEnv)
     envs: Any = env
     if isinstance(env, VectorEnv) and (config.env_kwargs or config.wrappers):
@@ -116,6 +123,7 @@ def make_collector(setup: CollectorSetup) -> RolloutSource:
             recorder=setup.recorder,
             close_envs=not is_fleet,
             mask_key=config.mask_key,
+            min_envs=options.min_envs,
         )
     except BaseException:
         if not is_fleet:
@@ -147,6 +155,15 @@ class FleetCollector(Collector):
         if is_dataclass(plan) and not isinstance(plan, type):
             return asdict(plan)
         return {"engine": type(self.envs).__name__}
+
+    def metrics(self) -> dict[str, float]:
+        """How envs flowed, where they do not step together."""
+        if not self.is_flowing:
+            return {}
+        envs: Any = self.envs
+        flow = envs.flow()._asdict()
+        del flow["env_steps"]
+        return {f"flow/{name}": float(value) for name, value in flow.items()}
 
     def abandon(self) -> None:
         """End the envs where they are, and give videos a moment."""

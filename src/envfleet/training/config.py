@@ -108,7 +108,7 @@ class TrainConfig:
 class RunOptions:
     """How a run is carried out.
 
-    It learns the same with any of these but ``checkpoint_every`` and ``eval_every``.
+    It learns the same with any of these but ``checkpoint_every``, ``eval_every`` and ``min_envs``.
     """
 
     backend: Literal["auto", "serial", "process"] = "auto"
@@ -127,10 +127,25 @@ class RunOptions:
     checkpoint, and the best one is the best by evaluation."""
     eval_episodes: int = 20
     """Episodes of each evaluation."""
+    min_envs: int | None = None
+    """Act as soon as so many envs are ready, so that slow ones hold nobody up; by default all of
+    them step together. Which are ready first is up to the machine, so such a run is not repeatable.
+    """
     record_every: int = 0
     """Steps between videos of env 0; 0 records nothing."""
+    video_length: int = 10_000
+    """Frames after which a video ends, even in the middle of an episode."""
+    video_scale: float = 1.0
+    """Factor for the width and height of videos."""
+    video_skip: int = 1
+    """Record only every so many frames; videos keep their speed."""
     stop_at: float | None = None
     """End the run when the mean return of the last 100 episodes reaches this."""
+    actors: int = 0
+    """Ray actors that share the envs and collect with copies of the policy; 0 does without Ray."""
+    ray: str | None = None
+    """Address of the Ray cluster with the actors: host:port, auto (one that runs here) or local (a
+    new one); by default what is there, else a new one."""
 
     def __post_init__(self) -> None:
         """Refuse what means nothing.
@@ -139,10 +154,18 @@ class RunOptions:
             ValueError: naming the field, its value and what is allowed.
         """
         check_types(self)
-        for name in ("checkpoint_every", "keep", "eval_every", "eval_episodes"):
+        counts = ("checkpoint_every", "keep", "eval_every", "eval_episodes", "min_envs")
+        for name in (*counts, "video_length", "video_skip"):
             value = getattr(self, name)
             _check(value is None or value >= 1, name, value, "at least 1")
-        _check(self.record_every >= 0, "record_every", self.record_every, "0 or more")
+        for name in ("record_every", "actors"):
+            _check(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        if self.min_envs is not None and self.actors:
+            raise ValueError("min_envs is for a fleet on this machine: leave out actors, or it.")
+        if self.ray is not None and not self.actors:
+            raise ValueError("ray says where actors are, and there are none: say how many actors.")
+        fine = 0 < self.video_scale < math.inf
+        _check(fine, "video_scale", self.video_scale, "above 0")
 
 
 _NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from envfleet.rollout.agent import Answer
-from envfleet.rollout.buffer import Batch, Rollout
+from envfleet.rollout.buffer import Rollout
 from envfleet.rollout.nested import Tree
+from envfleet.training.own_policy import OwnPolicy
+from envfleet.training.policy import Policy
+
+AnyBatch = TypeVar("AnyBatch")
+"""Rows as a learner keeps them."""
 
 
 class StepMetrics(NamedTuple):
@@ -27,7 +33,7 @@ class StepMetrics(NamedTuple):
     """Before it was clipped."""
 
 
-class Learner(Protocol):
+class Learner(Protocol[AnyBatch]):
     """Acts with a policy and improves it, a minibatch at a time; an agent for ``Collector``.
 
     ``TorchLearner`` works for every policy; ``fast.FastLearner`` is the same by hand for small
@@ -36,6 +42,11 @@ class Learner(Protocol):
 
     learning_rate: float
     """May be set between steps."""
+
+    @property
+    def policy(self) -> Policy | OwnPolicy:
+        """What it improves."""
+        ...
 
     @property
     def device(self) -> torch.device:
@@ -53,12 +64,18 @@ class Learner(Protocol):
         """The log-probabilities of actions, values, and entropies."""
         ...
 
-    def prepare(self, rollout: Rollout) -> Rollout:
-        """The rollout as ``step`` wants its rows: what is the same in every epoch is done once."""
+    def minibatches(
+        self,
+        rollout: Rollout,
+        advantages: Tensor,
+        returns: Tensor,
+        generator: np.random.Generator,
+    ) -> Iterator[AnyBatch]:
+        """The valid rows of a rollout, once per epoch, shuffled; as ``Rollout.minibatches``."""
         ...
 
-    def step(self, batch: Batch, clip_range: float, *, report: bool) -> StepMetrics | None:
-        """One step of the optimiser on rows of a prepared rollout; metrics if asked to report."""
+    def step(self, batch: AnyBatch, clip_range: float, *, report: bool) -> StepMetrics | None:
+        """One step of the optimiser on a minibatch; metrics if asked to report."""
         ...
 
     def state_dict(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ does not; a test holds one against the other.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -43,7 +44,7 @@ class PPO:
         self.config = config
         self.generator = np.random.default_rng(config.seed)
         """Of the order of minibatches, and of actions that are sampled in NumPy."""
-        self.learner = make_learner(policy, config, self.generator)
+        self.learner: Learner[Any] = make_learner(policy, config, self.generator)
         """Acts as the policy does: the agent to collect with."""
         self.rewards = RewardScale(config) if config.normalize_rewards else None
 
@@ -66,13 +67,7 @@ class PPO:
         last_epoch = batches * (config.epochs - 1)
         reports: list[StepMetrics] = []
         steps = 0
-        for batch in learner.prepare(rollout).minibatches(
-            config.batch_size,
-            self.generator,
-            epochs=config.epochs,
-            advantages=advantages,
-            returns=returns,
-        ):
+        for batch in learner.minibatches(rollout, advantages, returns, self.generator):
             report = steps >= last_epoch or config.target_kl is not None
             metrics = learner.step(batch, clip_range, report=report)
             steps += 1
@@ -115,7 +110,9 @@ class PPO:
             self.rewards.load_state_dict(state["rewards"])
 
 
-def make_learner(policy: AnyPolicy, config: TrainConfig, generator: np.random.Generator) -> Learner:
+def make_learner(
+    policy: AnyPolicy, config: TrainConfig, generator: np.random.Generator
+) -> Learner[Any]:
     """The fastest learner for a policy; in NumPy it samples actions with the generator."""
     if isinstance(policy, Policy) and FastLearner.fits(policy):
         return FastLearner(policy, config, generator)
@@ -148,9 +145,22 @@ class TorchLearner:
             return self.policy.evaluate_actions(observations, actions)
         return self.policy.evaluate_actions(observations, actions, action_masks=action_masks)
 
-    def prepare(self, rollout: Rollout) -> Rollout:
-        """The rollout; if its observations ask for gradients, those are not ours to give."""
-        return replace(rollout, observations=tree_map(Tensor.detach, rollout.observations))
+    def minibatches(
+        self,
+        rollout: Rollout,
+        advantages: Tensor,
+        returns: Tensor,
+        generator: np.random.Generator,
+    ) -> Iterator[Batch]:
+        """The rollout's own; if observations ask for gradients, those are not ours to give."""
+        observations = tree_map(Tensor.detach, rollout.observations)
+        return replace(rollout, observations=observations).minibatches(
+            self.config.batch_size,
+            generator,
+            epochs=self.config.epochs,
+            advantages=advantages,
+            returns=returns,
+        )
 
     def step(self, batch: Batch, clip_range: float, *, report: bool) -> StepMetrics | None:
         """One step of Adam along the gradient of PPO's loss."""

@@ -29,7 +29,7 @@ class Progress:
 
 
 class BarProgress(Progress):
-    """A bar, on a terminal or in a notebook."""
+    """A bar, in a notebook or where only standard error is a terminal."""
 
     def __init__(self, total: int, begun: int) -> None:
         self._bar: Any = progress_bar(total, True, "Training", "step", begun)
@@ -50,7 +50,7 @@ class BarProgress(Progress):
 
 
 class LineProgress(Progress):
-    """A line every few seconds, where nobody sees a bar."""
+    """A line every few seconds, where there is no terminal."""
 
     def __init__(self, total: int, begun: int) -> None:
         self._total, self._first = total, begun
@@ -65,8 +65,8 @@ class LineProgress(Progress):
         rate = (step - self._first) / (now - self._start)
         left = max(0, self._total - step) / rate  # restarts may take a rollout more
         say(
-            f"{step:,} of {self._total:,} steps, {three_digits(rate)}/s, {returns_text(metrics)} "
-            f"(5/50/95 %), {three_digits(left)} s left"
+            f"{step:,} of {self._total:,} steps, {three_digits(rate)}/s, {returns_text(metrics)}, "
+            f"{three_digits(left)} s left"
         )
 
     def message(self, text: str) -> None:
@@ -74,15 +74,23 @@ class LineProgress(Progress):
         say(text)
 
 
-def make_progress(total: int, begun: int) -> Progress:
-    """What suits where this process writes to."""
+def make_progress(title: str, total: int, begun: int) -> Progress:
+    """A panel on a terminal, lines elsewhere; a bar in a notebook or if only stderr is seen."""
+    if is_terminal() and sys.stdout is not None and sys.stdout.isatty():
+        from envfleet.training.panel import PanelProgress  # noqa: PLC0415 - it builds on this file
+
+        return PanelProgress(title, total, begun)
     return (BarProgress if is_terminal() or in_notebook() else LineProgress)(total, begun)
 
 
 def returns_text(metrics: dict[str, float]) -> str:
-    """The percentiles of the returns in a few words."""
+    """The percentiles of the returns in a few words, and how envs flow where they do."""
     returns = [metrics[f"return_{name}"] for name in ("p5", "p50", "p95")]
-    return "return " + "/".join("-" if math.isnan(r) else three_digits(r) for r in returns)
+    text = "return " + "/".join("-" if math.isnan(r) else three_digits(r) for r in returns)
+    text += " (5/50/95 %)"
+    if "flow/mean_batch" in metrics:
+        text += f", {metrics['flow/mean_batch']:.1f} envs at a time"
+    return text
 
 
 def say(text: str) -> None:

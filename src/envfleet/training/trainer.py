@@ -96,7 +96,12 @@ class Run:
             if not isinstance(env, VectorEnv):
                 check_video(partial(one_rendered, env, EnvOptions.of(config)))
             self._recorder = Recorder(
-                self.folder / "renders", every_steps=options.record_every, tracker=self._tracker
+                self.folder / "renders",
+                every_steps=options.record_every,
+                max_frames=options.video_length,
+                scale=options.video_scale,
+                frame_skip=options.video_skip,
+                tracker=self._tracker,
             )
         self._recorded = None if self._recorder is None else self._recorder.state_dict()
         self._evaluation = Evaluation(env, config, options) if options.eval_every else None
@@ -119,7 +124,9 @@ class Run:
             place.write_plan(self.collector.plan)
             self._stack = stack.pop_all()
 
-    def _make_learner(self, observation_space: Space[Any], action_space: Space[Any]) -> Learner:
+    def _make_learner(
+        self, observation_space: Space[Any], action_space: Space[Any]
+    ) -> Learner[Any]:
         self.policy = make_policy(
             self.config, observation_space, action_space, self.options.device, self._own_policy
         )
@@ -269,6 +276,7 @@ class Run:
                 **self.collector.statistics.window.flat(),
                 **{f"loss/{name}": value for name, value in losses.items()},
                 "time/steps_per_second": rollout.steps / seconds,
+                **self.collector.metrics(),
             }
             over = self._is_over()
             metrics |= self._evaluate_if_due(split, over=over)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, SupportsIndex
+from typing import Any, Generic, SupportsIndex, get_args
 
 import numpy as np
 from gymnasium.core import ActType, ObsType, RenderFrame
 from gymnasium.vector.async_vector_env import AsyncState
 
-from envfleet.engine.messages import Call, Command, KeepFinalFrames, SeedGlobals, SetAttr
+from envfleet.engine.messages import Call, Command, KeepFinalFrames, Layer, SeedGlobals, SetAttr
 from envfleet.engine.rules.seeding import derived_seed
 from envfleet.errors import WorkerDied
 from envfleet.vector.sharded import ShardedEnv
@@ -116,26 +116,34 @@ class EnvCalls(ShardedEnv[ObsType, ActType], Generic[ObsType, ActType]):
         values: list[Any] | tuple[Any, ...] | object,
         *,
         env_ids: Iterable[SupportsIndex] | None = None,
-        outermost: bool = False,
+        on: Layer = "owner",
     ) -> None:
         """Set an attribute of every env, or of some; a list or tuple holds one value per env.
 
-        It is set on the wrapper that has it, as in Gymnasium, or with ``outermost`` on the
-        outermost one, whoever has it. What was set is set again in an env that is restarted.
+        What was set is set again in an env that is restarted.
+
+        Args:
+            name: of the attribute.
+            values: one for all envs, or a list or tuple with one for each.
+            env_ids: which envs; None is all.
+            on: "owner" is the wrapper that has the attribute, and else the outermost, as in
+                Gymnasium; "outermost" and "unwrapped" are those, whoever has it.
 
         Raises:
             IndexError, ValueError: there is no such env, or it is named twice; or the number of
-                values is another one.
+                values is another one, or ``on`` is another word.
         """
         self._assert_is_running()
+        if on not in get_args(Layer):
+            raise ValueError(f"on must be one of {get_args(Layer)}, got {on!r}")
         ids = self._check_env_ids(range(self.num_envs) if env_ids is None else env_ids)
         value_of = dict(zip(ids, _one_value_each(values, len(ids)), strict=True))
         self._call.refuse_another("set_attr", env_ids=ids)
         commands = {
-            i: SetAttr(part, name, [value_of[env] for env in part], outermost)
+            i: SetAttr(part, name, [value_of[env] for env in part], on)
             for i, part in self._split(ids)
         }
-        self._post_call(commands, setting=(name, outermost, value_of))
+        self._post_call(commands, setting=(name, on, value_of))
         self.call_wait()
 
     def seed_globals(self, seed: int) -> None:
@@ -197,7 +205,7 @@ class EnvCalls(ShardedEnv[ObsType, ActType], Generic[ObsType, ActType]):
         self,
         commands: Mapping[int, Command],
         called: Sequence[int] = (),
-        setting: tuple[str, bool, dict[int, object]] | None = None,
+        setting: tuple[str, Layer, dict[int, object]] | None = None,
     ) -> None:
         self._call.begin(moves_envs=False)
         self._called, self._call.setting = list(called), setting

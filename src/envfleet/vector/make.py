@@ -25,7 +25,9 @@ from envfleet.vector.native.engine import NativeVectorEnv
 from envfleet.vector.options import number_of_workers
 from envfleet.vector.packages import noting_packages
 from envfleet.vector.process import ProcessVectorEnv
+from envfleet.vector.ray import RayVectorEnv
 from envfleet.vector.serial import SerialVectorEnv
+from envfleet.vector.workers import WorkerFleet
 
 Wrapper = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
 EnvLike = str | EnvSpec | Callable[..., gymnasium.Env[Any, Any]] | Sequence[Callable[..., Any]]
@@ -33,12 +35,15 @@ EnvLike = str | EnvSpec | Callable[..., gymnasium.Env[Any, Any]] | Sequence[Call
 _BACKENDS: dict[str, Callable[..., Fleet[Any, Any]]] = {
     "serial": SerialVectorEnv,
     "process": ProcessVectorEnv,
+    "ray": RayVectorEnv,
 }
 _NAMES = ("auto", *_BACKENDS, "native")
 _BACKEND_OF_MODE = {"sync": "serial", "async": "process", "vector_entry_point": "native"}
 """The words of ``make_vec(vectorization_mode=...)`` in ours."""
 _ENGINE_WORDS = inspect.signature(ProcessVectorEnv).parameters.keys() - {"env_fns"}
 """The engines' options; the serial one has some of them."""
+_RAY_WORDS = inspect.signature(RayVectorEnv).parameters.keys() - {"env_fns"}
+"""The Ray engine's. Some are likely names of envs' arguments: only that engine takes them."""
 
 
 @overload
@@ -46,7 +51,7 @@ def make(
     env: EnvLike,
     num_envs: int = 1,
     *,
-    backend: Literal["auto", "serial", "process"] = "auto",
+    backend: Literal["auto", "serial", "process", "ray"] = "auto",
     isolate: bool = False,
     workers: int | None = None,
     autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
@@ -77,19 +82,21 @@ def make(
     """Build a fleet of envs.
 
     Every option of ``ProcessVectorEnv`` may be given by its name (``caller_steps=True``,
-    ``on_failure="restart"``, ``infos="final"``, ``copy=False``); all other keywords are the env's.
+    ``on_failure="restart"``, ``infos="final"``, ``copy=False``), and with ``backend="ray"`` every
+    option of ``RayVectorEnv``; all other keywords are the env's.
 
     Args:
         env: a registered id (``module:Id-v0`` imports the module first), an ``EnvSpec``, a function
             that builds an env, or a list of such functions, one per env.
         num_envs: how many; may be left out with a list.
-        backend: "serial" (in this process), "process" (in workers), "native" (the env's own batched
-            implementation; see ``docs/native.md``), or "auto": one env is measured for about 0.3 s,
-            in a process of its own, and the engine expected to be fastest is taken, never the
-            native one, whose random numbers are others; see ``plan`` of what is returned, and the
-            log "envfleet".
+        backend: "serial" (in this process), "process" (in workers), "ray" (in actors of a Ray
+            cluster; see ``docs/scaling.md``), "native" (the env's own batched implementation; see
+            ``docs/native.md``), or "auto": one env is measured for about 0.3 s, in a process of its
+            own, and the engine of this machine expected to be fastest is taken, never the native
+            one, whose random numbers are others; see ``plan`` of what is returned, and the log
+            "envfleet".
         isolate: never run an env in this process: no crash or hang of an env can take it along.
-        workers: how many worker processes; see ``ProcessVectorEnv``.
+        workers: how many worker processes, or actors; see ``ProcessVectorEnv``.
         autoreset_mode: what happens when an episode ends.
         wrappers: applied to every env, the first one innermost.
         vector_kwargs: options of the engine as ``make_vec`` takes them; the same as by name. Where
@@ -100,8 +107,9 @@ def make(
             the env has the name of an engine's option, pass a function that sets it.
 
     Returns:
-        A ``SerialVectorEnv``, ``ProcessVectorEnv`` or ``NativeVectorEnv``; its ``plan`` says which,
-        and why. From an id or a spec it has a ``spec`` that ``gymnasium.make_vec`` accepts.
+        A ``SerialVectorEnv``, ``ProcessVectorEnv``, ``RayVectorEnv`` or ``NativeVectorEnv``; its
+        ``plan`` says which, and why. From an id or a spec it has a ``spec`` that
+        ``gymnasium.make_vec`` accepts.
 
     Raises:
         TypeError: ``env`` is none of these, or the engine does not have an option.
@@ -109,7 +117,8 @@ def make(
         gymnasium.error.Error: the id is unknown.
     """
     _check_words(backend, num_envs, env_kwargs)
-    named = {word: env_kwargs.pop(word) for word in _ENGINE_WORDS & env_kwargs.keys()}
+    words = _RAY_WORDS | _ENGINE_WORDS if backend == "ray" else _ENGINE_WORDS
+    named = {word: env_kwargs.pop(word) for word in words & env_kwargs.keys()}
     options = _engine_options(workers, autoreset_mode, named, vector_kwargs or {})
     if isolate:
         if backend in ("serial", "native"):
@@ -207,7 +216,9 @@ def _check_words(backend: str, num_envs: Any, env_kwargs: dict[str, Any]) -> Non
     if not isinstance(num_envs, (int, np.integer)) or num_envs < 1:
         raise ValueError(f"`num_envs` must be a positive integer, got {num_envs!r}")
     if "vectorization_mode" in env_kwargs:
-        raise TypeError("vectorization_mode is backend='serial' | 'process' | 'native' here")
+        raise TypeError(
+            "vectorization_mode is backend='serial' | 'process' | 'native' | 'ray' here"
+        )
 
 
 def _engine_options(
@@ -337,7 +348,7 @@ def _choose(
 
 def _fleet_spec(envs: Fleet[Any, Any], factory: SpecFactory, options: dict[str, Any]) -> EnvSpec:
     """The spec ``make_vec`` would have set, without options that only envfleet has."""
-    process = isinstance(envs, ProcessVectorEnv)
+    process = isinstance(envs, WorkerFleet)  # what make_vec knows nothing about is async to it
     peer = inspect.signature(AsyncVectorEnv if process else SyncVectorEnv).parameters
     shared = {k: v for k, v in options.items() if k in peer and k != "worker"}
     spec = copy.deepcopy(factory.spec)

@@ -43,32 +43,41 @@ class FleetOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessOptions:
-    """The options of the process engine alone; ``workers`` is how many shards there will be."""
+class WorkerOptions:
+    """The options of engines with workers; ``workers`` is how many shards there will be."""
 
     workers: int
-    shared_memory: bool
-    """Whether observations lie in shared memory, as far as they can."""
-    refuses_custom_spaces: bool
     on_failure: str
     budget: RestartBudget
     step_timeout: float | None
-    caller_steps: bool
     worker_threads: int | None
 
     def __post_init__(self) -> None:
         _check_word("on_failure", self.on_failure, ("raise", "restart"))
         if self.step_timeout is not None and not self.step_timeout > 0:
             raise ValueError(f"`step_timeout` must be above 0 or None, got {self.step_timeout!r}")
-        if self.caller_steps and (self.on_failure == "restart" or self.step_timeout is not None):
-            raise ValueError(
-                "`caller_steps` runs envs in this process, which can be neither restarted nor "
-                "timed out: leave out on_failure='restart' and step_timeout, or caller_steps"
-            )
         threads = self.worker_threads
         if threads is not None and (not isinstance(threads, (int, np.integer)) or threads < 1):
             raise ValueError(
                 f"`worker_threads` must be a positive integer or None, got {threads!r}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessOptions(WorkerOptions):
+    """The options of the process engine alone."""
+
+    shared_memory: bool
+    """Whether observations lie in shared memory, as far as they can."""
+    refuses_custom_spaces: bool
+    caller_steps: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.caller_steps and (self.on_failure == "restart" or self.step_timeout is not None):
+            raise ValueError(
+                "`caller_steps` runs envs in this process, which can be neither restarted nor "
+                "timed out: leave out on_failure='restart' and step_timeout, or caller_steps"
             )
 
 

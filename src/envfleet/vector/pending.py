@@ -19,7 +19,7 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector.async_vector_env import AsyncState
 
 from envfleet.engine.interrupts import is_interrupt
-from envfleet.engine.messages import ENDED
+from envfleet.engine.messages import ENDED, Layer
 from envfleet.engine.pool.deadline import Deadline
 from envfleet.engine.pool.doorbell import PULSE
 from envfleet.engine.pool.flow import Flow, Ids
@@ -57,7 +57,7 @@ class PendingCall:
         self._hang = _NEVER
         self._is_unwatched = False
         self._death_in_call: WorkerDied | None = None
-        self.setting: tuple[str, bool, dict[int, object]] | None = None
+        self.setting: tuple[str, Layer, dict[int, object]] | None = None
         """What the pending call sets and where, by env: repeated in envs that take their place."""
 
     def check(self) -> None:
@@ -182,11 +182,11 @@ class PendingCall:
     def _note_setting(self, mender: Mender) -> None:
         """Note what was set, for the envs that have taken it."""
         if self.setting is not None:
-            name, outermost, values = self.setting
+            name, on, values = self.setting
             taken = {env for envs, _ in self.answers() for env in envs}
             taken -= {f.env for _, outcome in self.pool.outcomes() for f in outcome.failures}
             kept = {env: value for env, value in values.items() if env in taken}
-            mender.history.note_setting(name, outermost, kept)
+            mender.history.note_setting(name, on, kept)
 
     def _gather(self, deadline: Deadline) -> bool:
         """Wait for all answers, replacing workers that die or hang where that is wanted."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -19,13 +18,9 @@ from envfleet.engine.cores import usable_cores
 from envfleet.engine.process.shard import WorkerShard
 from envfleet.engine.process.starting import WorkerStarter, raise_if_missing_guard
 from envfleet.engine.restart.budget import RestartBudget
-from envfleet.engine.restart.history import History
-from envfleet.engine.restart.mending import Mender
-from envfleet.engine.restart.replacing import Replacement
 from envfleet.engine.worker.hooks import EnvHost
 from envfleet.engine.worker.server import Job
 from envfleet.errors import WorkerDied
-from envfleet.vector.fleet import Fleet
 from envfleet.vector.options import (
     FleetOptions,
     ProcessOptions,
@@ -33,11 +28,12 @@ from envfleet.vector.options import (
     number_of_workers,
     refuse_custom_spaces,
 )
-from envfleet.vector.spaces import ObservationMode, Refusals
+from envfleet.vector.spaces import ObservationMode
+from envfleet.vector.workers import WorkerFleet
 
 
 # VectorEnv once more: skrl and others look for it among a class's direct bases only.
-class ProcessVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDArray[Any]]):
+class ProcessVectorEnv(WorkerFleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDArray[Any]]):
     """``gymnasium.vector.AsyncVectorEnv``, argument by argument, with several envs per worker.
 
     Observations, actions, rewards and flags cross the process boundary in shared memory; a step
@@ -76,21 +72,6 @@ class ProcessVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDAr
     """
 
     _backend = "process"
-    _refusals = Refusals(
-        not_same=(
-            "AsyncVectorEnv(..., observation_mode='same') however some of the sub-environments "
-            "observation spaces are not equivalent. If this is intentional, use "
-            "`observation_mode='different'` instead."
-        ),
-        not_alike=(
-            "AsyncVectorEnv(..., observation_mode='different' or custom space) however the "
-            "sub-environment's observation spaces do not share a common shape and dtype."
-        ),
-        other_action=(
-            "Some environments have an action space different from `{single}`. In order to batch "
-            "actions, the action spaces from all environments must be equal."
-        ),
-    )
 
     def __init__(
         self,
@@ -142,7 +123,6 @@ class ProcessVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDAr
         self.on_failure = on_failure
         self.restarts = restarts
         self.step_timeout = step_timeout
-        self._has_warned = False
         begun = time.monotonic()
         job = Job(self.env_fns, worker or EnvHost, common.autoreset_mode)
         starter = WorkerStarter(
@@ -159,19 +139,7 @@ class ProcessVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDAr
         except WorkerDied as death:
             raise_if_missing_guard(death)
             raise
-        # A start that takes so much longer than the first one hangs.
-        self._allow_restarts(start_patience=60.0 + 10 * (time.monotonic() - begun))
-
-    def _allow_restarts(self, start_patience: float) -> None:
-        if self.on_failure != "restart":
-            return
-        history = History(self.num_envs, piped=not self.shared_memory)
-        history.follow(self._results.views, self._results.loose)
-        options = self._process_options
-        replacement = Replacement(
-            self._pool, options.budget, history, options.step_timeout, start_patience
-        )
-        self._call.mender = Mender(self._pool, replacement)
+        self._allow_restarts(options, begun, piped=not self.shared_memory)
 
     def _make_arena(self, terms: Terms) -> Arena:
         options = self._process_options
@@ -197,27 +165,3 @@ class ProcessVectorEnv(Fleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDAr
         if self.closed:
             return []
         return [shard.process for shard in self._pool.shards if isinstance(shard, WorkerShard)]
-
-    @property
-    def restart_count(self) -> int:
-        """How many workers and envs have been replaced so far."""
-        return 0 if self._call.mender is None else self._call.mender.count
-
-    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """Stop the workers: each is asked to close its envs, then SIGTERM, then SIGKILL.
-
-        Args:
-            timeout: seconds for a pending call and ``env.close()`` together; None means 30.
-            terminate: do not ask, and do not close the envs.
-        """
-        self._close_shards(timeout, terminate=terminate)
-
-    def _warn_waiting(self) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            warnings.warn(
-                f"the envs spend most of a step waiting, not computing, and {self.num_envs} envs "
-                f"share {self.workers} workers: each waits for its neighbours too. With "
-                f"workers=num_envs (workers={self.num_envs}) they wait at the same time.",
-                stacklevel=4,
-            )

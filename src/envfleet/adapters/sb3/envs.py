@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 
 from envfleet.engine.worker.hooks import EnvFactory, EnvHost
-from envfleet.envs.masks import SendMasks
 
 Env = gymnasium.Env[Any, Any]
-
-MASKS = "envfleet.masks"
-"""The key of an info under which masks travel that are for us alone."""
 
 
 class SB3Host(EnvHost):
@@ -34,18 +29,6 @@ class SB3Host(EnvHost):
         if not kwargs.get("options"):
             kwargs.pop("options", None)
         return super().reset_env(i, **kwargs)
-
-
-@dataclass(frozen=True)
-class MaskedFactory:
-    """Builds one env that sends its masks."""
-
-    build: EnvFactory
-    send: SendMasks
-
-    def __call__(self) -> Env:
-        """Build it."""
-        return self.send(self.build())
 
 
 # Functions for ``call_on``: each gets the env in all its wrappers.

@@ -11,17 +11,20 @@ from typing import Any
 
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 
+from envfleet.adapters.actions import as_batch
+from envfleet.adapters.fleets import build_or_adopt
 from envfleet.adapters.sb3 import envs as on_env
-from envfleet.adapters.sb3.actions import as_batch
-from envfleet.adapters.sb3.fleets import adopt, build, key_of_masks
+from envfleet.adapters.sb3.masks import key_of_masks, with_masks
 from envfleet.vector.fleet import Fleet
 
 Indices = int | Iterable[int] | None
 Info = dict[str, Any]
 
+_SAME_STEP = AutoresetMode.SAME_STEP
 _PATIENCE = 30.0
 """Seconds that a step which nobody waits for has before the fleet is reset or closed without it."""
 _TIMED_OUT = "TimeLimit.truncated"
@@ -65,23 +68,21 @@ class SB3VecEnv(VecEnv):
     ) -> None:
         self.waiting = False
         self.closed = False
+        if start_method is not None:
+            if "context" in options:
+                raise TypeError("start_method and context are two names of one option: give one")
+            options["context"] = start_method
         is_ours = not isinstance(envs, Fleet)
-        if isinstance(envs, Fleet):
-            if options or start_method is not None:
-                raise TypeError(
-                    "start_method and options are for env functions: this fleet is built already."
-                )
-            self.fleet = envs
-        elif isinstance(envs, Sequence) and not isinstance(envs, str):
-            self.fleet = build(envs, start_method, masks, options)
-        else:
-            raise TypeError(
-                "SB3VecEnv takes a fleet (SerialVectorEnv, ProcessVectorEnv) or a list of "
-                f"functions that build envs, got {type(envs).__name__}"
-            )
+        self._masks_key: str | None = None
+        if masks is not None:
+            if isinstance(envs, Fleet):
+                self._masks_key = key_of_masks(envs, masks)
+            elif isinstance(envs, Sequence) and not isinstance(envs, str):
+                envs = with_masks(envs, masks)
+        self.fleet = build_or_adopt("SB3VecEnv", envs, _SAME_STEP, on_env.SB3Host, options)
         try:
-            self._masks_key = None if masks is None else key_of_masks(self.fleet, masks)
-            adopt(self.fleet)
+            if masks is not None and is_ours:
+                self._masks_key = key_of_masks(self.fleet, masks)
             space, action_space = (
                 self.fleet.single_observation_space,
                 self.fleet.single_action_space,
@@ -149,7 +150,8 @@ class SB3VecEnv(VecEnv):
         """The info of an episode's last step; what else is there is that of the reset."""
         del info[_TIMED_OUT]
         ended: Info = info.pop("final_info", {})
-        ended.pop(on_env.MASKS, None)
+        if self._masks_key is not None:
+            ended.pop(self._masks_key, None)
         ended.update((key, info.pop(key)) for key in _OURS if key in info)
         ended[_TIMED_OUT] = timed_out
         ended["terminal_observation"] = info.pop("final_obs")
@@ -181,7 +183,7 @@ class SB3VecEnv(VecEnv):
         """Set an attribute of some envs, on the outermost wrapper; in restarted envs once more."""
         self._masks = None
         env_ids = list(dict.fromkeys(self._env_ids(indices)))
-        self.fleet.set_attr(attr_name, [value] * len(env_ids), env_ids=env_ids, outermost=True)
+        self.fleet.set_attr(attr_name, [value] * len(env_ids), env_ids=env_ids, on="outermost")
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any

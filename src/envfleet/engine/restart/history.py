@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from envfleet.engine.arena.views import Views
-from envfleet.engine.messages import KeepFinalFrames, Reset, SetAttr, Told
+from envfleet.engine.messages import KeepFinalFrames, Layer, Reset, SetAttr, Told
 from envfleet.engine.rules.seeding import ResetPlan, derived_seed
 from envfleet.engine.rules.spaces import Array
 
@@ -23,7 +23,7 @@ class History:
 
     def __init__(self, num_envs: int, *, piped: bool) -> None:
         self._piped = piped
-        self._settings: dict[tuple[str, bool], dict[int, object]] = {}
+        self._settings: dict[tuple[str, Layer], dict[int, object]] = {}
         self._recorded: frozenset[int] = frozenset()
         self._seeds: list[int | None] = [None] * num_envs
         self._resets: Mapping[int, Reset] = {}
@@ -68,9 +68,9 @@ class History:
             if seed is not None:
                 self._seeds[env] = seed
 
-    def note_setting(self, name: str, outermost: bool, values: Mapping[int, object]) -> None:
+    def note_setting(self, name: str, on: Layer, values: Mapping[int, object]) -> None:
         """Remember what ``set_attr`` has set, by env."""
-        self._settings.setdefault((name, outermost), {}).update(values)
+        self._settings.setdefault((name, on), {}).update(values)
 
     def note_recorded(self, envs: Iterable[int]) -> None:
         """Remember whose final frames are kept."""
@@ -90,10 +90,10 @@ class History:
     def settings(self, envs: Sequence[int]) -> list[SetAttr]:
         """The commands that set again what was set in some envs."""
         commands = []
-        for (name, outermost), values in self._settings.items():
+        for (name, on), values in self._settings.items():
             ours = [env for env in envs if env in values]
             if ours:
-                commands.append(SetAttr(ours, name, [values[env] for env in ours], outermost))
+                commands.append(SetAttr(ours, name, [values[env] for env in ours], on))
         return commands
 
     def recorded(self, envs: Sequence[int]) -> KeepFinalFrames:

@@ -90,6 +90,8 @@ class Plan:
         elif self.backend == "native":
             threads = "thread" if self.workers == 1 else "threads"
             return f"native, {self.native}, {self.workers} {threads}: {self.reason}"
+        elif self.backend == "ray":
+            how = f"ray, {self.workers} {'actor' if self.workers == 1 else 'actors'}"
         else:
             own = ", one of them the caller's" if self.caller_steps else ""
             shards = "shard" if self.workers == 1 else "shards"

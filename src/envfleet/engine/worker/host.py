@@ -116,10 +116,13 @@ class Host:
 
         def one(i: int) -> None:
             env, value = self.envs[i], value_of[self.first + i]
-            if command.outermost:
-                setattr(env, command.name, value)
-            else:
-                env.set_wrapper_attr(command.name, value)
+            match command.on:
+                case "owner":
+                    env.set_wrapper_attr(command.name, value)
+                case "outermost":
+                    setattr(env, command.name, value)
+                case "unwrapped":
+                    setattr(env.unwrapped, command.name, value)
 
         return self._each(command.env_ids, command.title, one)
 

@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from typing import Any
 
 from envfleet.engine.arena.memory import map_shared
 from envfleet.engine.arena.signals import EPISODE_ENDED, INFOS_ON_BOARD, Signals
@@ -26,18 +25,14 @@ from envfleet.engine.messages import (
     Close,
     Command,
     Outcome,
-    Report,
     Settle,
     decode_by_env,
     decode_command,
     encode_number,
-    encode_outcome,
-    encode_report,
     is_by_env,
     number_of,
     serial_of,
 )
-from envfleet.engine.pickling import dumps
 from envfleet.engine.scheduler import ask_for_short_turns
 from envfleet.engine.spin import LONGEST, Patience
 from envfleet.engine.wire import Wire
@@ -45,6 +40,7 @@ from envfleet.engine.worker import guard
 from envfleet.engine.worker.descendants import end_runaways
 from envfleet.engine.worker.notes import Notes
 from envfleet.engine.worker.server import Job, ShardServer
+from envfleet.engine.worker.telling import encode_any_outcome, encode_any_report
 from envfleet.engine.worker.threads import limit_threads
 
 
@@ -257,21 +253,13 @@ class _Worker:
                 tellers = notes.write(turn, tellers)
         if tellers:
             self._messages += 1
-            self._wire.send(self._encoded(self.server.report(turn, tellers)))
+            report = self.server.report(turn, tellers)
+            self._wire.send(encode_any_report(report, self._messages))
         if signals is not None:
             if len(tellers) < len(turn.rows):
                 self.server.hand_back(turn, but=tellers)
             if signals.report(len(turn.rows), self._messages):
                 self._wire.send(LOOK)
-
-    def _encoded(self, report: Report) -> bytes:
-        outcome = report.outcome
-        outcome.failures = [failure.packed() for failure in outcome.failures]
-        try:
-            return encode_report(report, self._messages)
-        except Exception:  # noqa: BLE001 - an env's objects may raise anything
-            _drop_unpicklable(outcome, report.env_ids, ())
-            return encode_report(report, self._messages)
 
     def reply(self, number: int, outcome: Outcome, env_ids: Sequence[int] = ()) -> None:
         """Answer a command; ``env_ids`` are those that a call has asked, in its order."""
@@ -287,50 +275,6 @@ class _Worker:
                     self._wire.send(encode_number(number))
                 return
             board.learn(blocks)
-        if outcome.failures:
-            outcome.failures = [failure.packed() for failure in outcome.failures]
-        try:
-            data = encode_outcome(number, outcome)
-        except Exception:  # noqa: BLE001 - an env's objects may raise anything
-            _drop_unpicklable(outcome, self.server.env_ids, env_ids)
-            data = encode_outcome(number, outcome)
-        self._wire.send(data)
+        self._wire.send(encode_any_outcome(number, outcome, self.server.env_ids, env_ids))
         if signals is not None:
             signals.answer(number, on_wire=True)
-
-
-def _drop_unpicklable(outcome: Outcome, shard: Sequence[int], asked: Sequence[int]) -> None:
-    """Replace what cannot be pickled by a failure that says whose and which value it was."""
-
-    def unpicklable(env: int, name: str, value: Any) -> bool:
-        try:
-            dumps(value, by_reference=True)
-        except Exception as error:  # noqa: BLE001 - __reduce__ may raise anything
-            problem = TypeError(f"{name} cannot be pickled: {type(error).__name__}: {error}")
-            outcome.failures.append(Failure.capture(env, "answer", problem).packed())
-            return True
-        return False
-
-    outcome.unpack()
-    outcome.infos = [
-        (env, {k: v for k, v in info.items() if not unpicklable(env, f"info[{k!r}]", (k, v))})
-        for env, info in outcome.infos
-    ]
-    outcome.results = [
-        None if unpicklable(env, "the result", result) else result
-        for env, result in zip(asked or shard, outcome.results, strict=False)
-    ]
-    outcome.loose = [
-        [None if unpicklable(env, "the observation", value) else value for value in values]
-        for env, values in zip(shard, outcome.loose, strict=False)
-    ]
-    outcome.final_objects = [
-        (
-            env,
-            [
-                None if unpicklable(env, "the final observation", value) else value
-                for value in values
-            ],
-        )
-        for env, values in outcome.final_objects
-    ]

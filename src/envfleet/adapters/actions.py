@@ -1,4 +1,4 @@
-"""The actions of Stable-Baselines3, one per env, as the batches that a fleet takes."""
+"""Actions as other libraries give them, one per env, as the batches that a fleet takes."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Tianshou's vector env on our fleets; workers import this package without that library."""

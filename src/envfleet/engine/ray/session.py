@@ -1,0 +1,93 @@
+"""A hold on Ray: joined or started for the first that needs it, given back after the last.
+
+A Ray that this program had joined before is used and left as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+from typing import Any
+
+_lock = threading.Lock()
+_holds = 0
+_is_ours = False
+"""Whether the first hold has called ``ray.init``, so that the last one calls ``ray.shutdown``."""
+
+
+def import_ray(who: str) -> Any:
+    """The ray module.
+
+    Raises:
+        ImportError: it is not installed; the text names the extra.
+    """
+    try:
+        import ray  # noqa: PLC0415 - takes half a second, and may be missing
+    except ImportError as error:
+        raise ImportError(f"{who} needs Ray: pip install 'envfleet[ray]'.") from error
+    return ray
+
+
+class RaySession:
+    """Keeps this program connected to Ray until ``close``.
+
+    Args:
+        who: needs it, for messages.
+        address: of a cluster; None is the one this program has joined, else what ``ray.init()``
+            finds (``RAY_ADDRESS``, a cluster on this machine), else a new one on this machine.
+            "local" starts a new one, "auto" refuses to.
+
+    Raises:
+        ImportError: Ray is not installed.
+        ValueError: this program has joined another cluster.
+        ConnectionError: there is no cluster at the address.
+    """
+
+    def __init__(self, who: str, address: str | None = None) -> None:
+        global _holds, _is_ours  # noqa: PLW0603 - a program has one Ray
+        ray = import_ray(who)
+        if address is not None and address.startswith("ray://"):
+            warnings.warn(
+                f"{address} is a Ray Client address: every message takes a detour through a proxy "
+                "that manages some hundred calls a second, for the whole fleet. Run the program on "
+                "a node of the cluster and pass that node's own address, or address='auto'.",
+                stacklevel=4,
+            )
+        with _lock:
+            if ray.is_initialized():
+                _refuse_another(ray, address)
+            else:
+                ray.init(address=address, logging_level=logging.WARNING)
+                _is_ours = True
+            _holds += 1
+        self._ray = ray
+        self._is_closed = False
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether Ray can still be asked; at the end of a program it may be gone before us."""
+        return not self._is_closed and bool(self._ray.is_initialized())
+
+    def close(self) -> None:
+        """Give the hold back; once."""
+        global _holds, _is_ours  # noqa: PLW0603 - same
+        with _lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            _holds -= 1
+            if _holds == 0 and _is_ours:
+                _is_ours = False
+                self._ray.shutdown()
+
+
+def _refuse_another(ray: Any, address: str | None) -> None:
+    if address in (None, "auto") or ray.util.client.ray.is_connected():
+        return
+    joined = ray.get_runtime_context().gcs_address
+    if address != joined:
+        raise ValueError(
+            f"this program has joined the Ray cluster at {joined} and cannot join {address!r} as "
+            "well: leave out address=, or call ray.shutdown() first."
+        )

@@ -1,0 +1,455 @@
+"""RayCollector: whole rollouts from Ray actors, each with a fleet and a copy of the agent.
+
+A round: the agent's weights go to all actors that are idle, once, through Ray's object store; each
+collects one rollout; what has come in time is one rollout. An actor is
+
+    STARTING ──► IDLE ◄──► BUSY          a rollout that comes after its round is dropped
+        ▲                    │
+        └── it died, and is replaced, within the budget
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple, Self
+
+import torch
+from gymnasium import Space
+
+from envfleet.engine.pickling import dumps
+from envfleet.engine.ray.session import RaySession
+from envfleet.engine.ray.starting import Places, check_resources
+from envfleet.engine.restart.budget import RestartBudget
+from envfleet.engine.rules.seeding import derived_seed
+from envfleet.errors import WorkerDied, name_envs
+from envfleet.rollout.agent import AnyAgent, device_of
+from envfleet.rollout.buffer import Rollout
+from envfleet.rollout.ray.actor import Beginning, Built, Delivery, Randomness, RolloutActor, Task
+from envfleet.rollout.ray.parts import Part, joined
+from envfleet.rollout.statistics import EpisodeStatistics
+from envfleet.vector.make import EnvLike, make
+
+CLOSE_PATIENCE = 5.0
+"""Seconds for fleets to be closed before their actors are ended."""
+_log = logging.getLogger("envfleet")
+
+
+class Health(NamedTuple):
+    """How the actors are."""
+
+    alive: int
+    """Actors whose fleet is built."""
+    restarted: int
+    """How often one was replaced."""
+    late: int
+    """Actors that are still at work on a round that went on without them."""
+    in_flight: int
+    """Actors that are at work, late ones included."""
+    dropped: int
+    """Rollouts that were missing in their round so far."""
+
+
+@dataclass
+class _Seat:
+    """One actor's place, whoever has it."""
+
+    index: int
+    envs: range
+    actor: Any = None
+    pending: Any = None
+    """The reference of what it is doing; None is idle."""
+    round: int = 0
+    """That it works for; 0 is its start."""
+    since: float = 0.0
+    """When it was started."""
+    generation: int = 0
+    is_built: bool = False
+    is_new: bool = True
+    """Whether its envs have yet to be reset."""
+    node: str = "not known yet"
+    pid: int | None = None
+
+
+class RayCollector:
+    """Collects rollouts of ``steps`` steps from ``actors * envs_per_actor`` envs on a Ray cluster.
+
+    Rollouts, statistics and masks are those of ``Collector``; env ``i`` of actor ``a`` is column
+    ``a * envs_per_actor + i``. With one actor they are the same numbers as those of a ``Collector``
+    on the same envs, as far as the agent draws its random numbers from torch's generator, or from
+    NumPy's in its attribute ``generator``; with more they are the same from run to run. The agent
+    must pickle. If it has ``state_dict`` and ``load_state_dict``, as torch's modules do, only its
+    state travels in each round.
+
+    Args:
+        env: what ``envfleet.make`` takes.
+        agent: see ``Collector``; asked for its weights in every ``collect``.
+        actors: how many.
+        envs_per_actor: how many envs each of them has.
+        steps: the length T of a rollout.
+        fleet: further arguments of ``make`` for each actor's fleet; by default ``{"backend":
+            "serial"}``, which suits an actor with one CPU.
+        options: further arguments of each actor's ``Collector``.
+        device: where rollouts go; by default ``agent.device``. Actors use the CPU.
+        seed: of the first reset: env ``n`` gets ``seed + n``.
+        window: how many finished episodes ``statistics`` looks back on.
+        on_late: "wait" for every actor, or "drop" what has not come ``deadline`` seconds after the
+            round began: these envs are missing in ``rollout.env_ids``. The first rollout is always
+            waited for.
+        deadline: see ``on_late``.
+        on_loss: whether the rollout of an actor that died is collected "again" by the one that
+            takes its place, or is "drop"ped, like one that is late.
+        restarts: how many actors may be replaced within how many seconds.
+        address: see ``RayVectorEnv``.
+        resources: see ``RayVectorEnv``.
+        runtime_env: see ``RayVectorEnv``.
+        start_timeout: seconds until the cluster must have room; where there is none by then for an
+            actor that takes a dead one's place, rounds go on without it until there is.
+
+    Raises:
+        ImportError: Ray is not installed.
+        RuntimeError: the cluster has no room for the actors.
+        TypeError, ValueError: an option that cannot be used.
+        Exception: what building an env, or a collector, raised in an actor.
+    """
+
+    def __init__(
+        self,
+        env: EnvLike,
+        agent: AnyAgent,
+        *,
+        actors: int,
+        envs_per_actor: int,
+        steps: int,
+        fleet: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        device: torch.device | str | None = None,
+        seed: int | None = None,
+        window: int = 100,
+        on_late: Literal["wait", "drop"] = "wait",
+        deadline: float | None = None,
+        on_loss: Literal["again", "drop"] = "again",
+        restarts: tuple[int, float] = (5, 60.0),
+        address: str | None = None,
+        resources: Mapping[str, float] | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+        start_timeout: float = 10.0,
+    ) -> None:
+        for name, number in (("actors", actors), ("envs_per_actor", envs_per_actor)):
+            if not isinstance(number, int) or number < 1:
+                raise ValueError(f"`{name}` must be a positive integer, got {number!r}")
+        _check_late(on_late, deadline, on_loss)
+        self.agent = agent
+        self.steps = steps
+        self.num_envs = actors * envs_per_actor
+        self.device = device_of(agent, device)
+        self.seed = seed
+        self.total_steps = 0
+        """Transitions so far, over all envs; resets are none."""
+        self.statistics = EpisodeStatistics(window)
+        self._on_late, self._deadline, self._on_loss = on_late, deadline, on_loss
+        self._budget = RestartBudget(*restarts)
+        self._round = self._dropped = 0
+        self._for_globals: int | None = None
+        self._closed = False
+        wanted = {"device": "cpu", **(options or {})}
+        build = self._builder(env, envs_per_actor, fleet or {"backend": "serial"})
+        task = Task(build, _on_cpu(agent), steps, wanted)
+        self._pickled = dumps(task, by_reference=False)
+        asked = check_resources(resources)
+        self._seats = [
+            _Seat(a, range(a * envs_per_actor, (a + 1) * envs_per_actor)) for a in range(actors)
+        ]
+        self._session = RaySession(type(self).__name__, address)
+        try:
+            import ray  # noqa: PLC0415 - the session has found it
+
+            self._ray = ray
+            self._places = Places(self._session, actors, asked, start_timeout, runtime_env)
+            begun = time.monotonic()
+            for seat in self._seats:
+                self._start(seat)
+            for seat, told in zip(self._seats, self._built(), strict=True):
+                self._note_built(seat, told)
+                seat.pending = None
+            # An actor that takes so much longer than the first ones has no room.
+            self._patience = start_timeout + 2 * (time.monotonic() - begun)
+        except BaseException:
+            self.close()
+            raise
+
+    @staticmethod
+    def _builder(env: Any, num_envs: int, fleet: Mapping[str, Any]) -> Callable[[], Any]:
+        """What builds an actor's fleet."""
+        return partial(make, env, num_envs, **fleet)
+
+    # A round
+
+    def collect(self) -> Rollout:
+        """One rollout of all actors, or of those that are in time (``on_late``, ``on_loss``).
+
+        Raises:
+            WorkerDied: an actor died, and the budget of ``restarts`` is spent.
+            RuntimeError: the collector is closed, or the cluster has no room for any actor.
+            Exception: what an env or the agent raised in an actor.
+        """
+        if self._closed:
+            raise RuntimeError("this collector is closed: build a new one.")
+        self._round += 1
+        weights = self._ray.put(_weights(self.agent))
+        begun = time.monotonic()
+        lost: set[int] = set()
+        arrived: dict[int, Delivery] = {}
+        for seat in self._seats:
+            if seat.pending is None:
+                self._ask(seat, weights)
+        while missing := [s for s in self._seats if s.index not in arrived and s.index not in lost]:
+            ready = self._wait(missing, self._left(begun, missing, arrived))
+            if not ready:
+                break
+            for seat in ready:
+                self._hear(seat, weights, arrived, lost)
+        late = [seat for seat in self._seats if seat.index not in arrived]
+        if late:
+            self._dropped += len(late)
+            envs = name_envs([env for seat in late for env in seat.envs])
+            _log.warning("round %d goes on without envs %s.", self._round, envs)
+        if not arrived:
+            raise RuntimeError(
+                "the Ray cluster has had no room for any actor in place of those that died for "
+                f"{self._patience:.0f} s; nothing was collected. Try again, or close() this."
+            )
+        self._take_random_state(arrived)
+        parts = [(s.envs, _part(arrived[s.index])) for s in self._seats if s.index in arrived]
+        rollout, episodes = joined(parts)
+        self.statistics.begin_rollout()
+        self.statistics.add(episodes)
+        self.total_steps += rollout.steps
+        return rollout.to(self.device)
+
+    def _left(self, begun: float, missing: list[_Seat], arrived: Mapping[int, Any]) -> float | None:
+        """Seconds until the round goes on without those that are missing; None is never."""
+        starting = all(not seat.is_built for seat in missing)
+        if starting:
+            # A place of its own is reserved for each, but the machine may be gone.
+            since = min(seat.since for seat in missing)
+            return max(0.0, since + self._patience - time.monotonic())
+        if self._on_late == "wait" or self._deadline is None or not arrived:
+            return None
+        return max(0.0, begun + self._deadline - time.monotonic())
+
+    def _wait(self, seats: list[_Seat], timeout: float | None) -> list[_Seat]:
+        pending = [seat.pending for seat in seats]
+        ready, _ = self._ray.wait(pending, num_returns=1, timeout=timeout)
+        return [seat for seat in seats if seat.pending in ready]
+
+    def _ask(self, seat: _Seat, weights: Any) -> None:
+        """Have an idle actor collect for this round."""
+        randomness = Randomness.of(self.agent)
+        if seat.index:
+            drawn = randomness.digest()
+            randomness = Randomness.seeded(self.agent, derived_seed(drawn, seat.index))
+        beginning = self._beginning(seat) if seat.is_new else None
+        seat.pending = seat.actor.collect.remote(weights, randomness, beginning)
+        seat.round, seat.is_new = self._round, False
+
+    def begin_episodes(self, seed: int | None, for_globals: int | None = None) -> None:
+        """All envs begin new episodes in the next ``collect``.
+
+        Args:
+            seed: env ``n`` gets ``seed + n``.
+            for_globals: of ``random`` and ``np.random``, and torch's generator in workers of fleets
+                that have some; each actor gets one of its own.
+        """
+        self.seed, self._for_globals = seed, for_globals
+        for seat in self._seats:
+            seat.is_new = True
+
+    def _beginning(self, seat: _Seat) -> Beginning:
+        seed, for_globals = self.seed, self._for_globals
+        if seed is not None:
+            seed = derived_seed(seed + seat.envs.start, seat.generation)
+        if for_globals is not None:
+            for_globals = derived_seed(for_globals, seat.index)
+        return Beginning(seed, for_globals)
+
+    def _hear(
+        self, seat: _Seat, weights: Any, arrived: dict[int, Delivery], lost: set[int]
+    ) -> None:
+        """Take what an actor has done, or that it is gone."""
+        pending, seat.pending = seat.pending, None
+        try:
+            told = self._ray.get(pending)
+        except (self._ray.exceptions.RayActorError, self._ray.exceptions.NodeDiedError) as error:
+            was_built = seat.is_built
+            self._replace(seat, error)
+            if self._on_loss == "drop" and was_built:
+                lost.add(seat.index)
+            return
+        except self._ray.exceptions.RayTaskError as error:
+            if seat.is_built and seat.round != self._round:
+                self._ask(seat, weights)  # the round that it belongs to is over
+                return
+            raise error.as_instanceof_cause() from None
+        if not seat.is_built:
+            self._note_built(seat, told)
+            self._ask(seat, weights)
+        elif seat.round != self._round:
+            self._ask(seat, weights)  # that was for a round that is over
+        else:
+            arrived[seat.index] = told
+
+    def _take_random_state(self, arrived: Mapping[int, Delivery]) -> None:
+        """Go on with torch's generator where the first actor has left it, as if it were here."""
+        if 0 in arrived:
+            Randomness(*Delivery(*arrived[0]).randomness).use(self.agent)
+        else:  # or the next round would repeat this one's numbers
+            drawn = int(torch.randint(2**31, (1,)))
+            Randomness.seeded(self.agent, drawn).use(self.agent)
+
+    # Actors
+
+    def _start(self, seat: _Seat) -> None:
+        seat.actor = self._places.start(seat.index, RolloutActor)
+        seat.is_built, seat.is_new = False, True
+        seat.since = time.monotonic()
+        seat.pending, seat.round = seat.actor.build.remote(self._pickled), 0
+
+    def _built(self) -> list[Any]:
+        """What the first actors tell of themselves."""
+        try:
+            return list(self._ray.get([seat.pending for seat in self._seats]))
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.as_instanceof_cause() from None
+
+    def _note_built(self, seat: _Seat, told: Any) -> None:
+        built = Built(*told)
+        self.single_observation_space: Space[Any] = built.observation_space
+        self.single_action_space: Space[Any] = built.action_space
+        seat.node, seat.pid, seat.is_built = built.node, built.pid, True
+
+    def _replace(self, seat: _Seat, error: Exception) -> None:
+        during = "a rollout" if seat.is_built else "start"
+        death = WorkerDied(seat.index, seat.pid, tuple(seat.envs), None, during, seat.node)
+        death.__cause__ = error
+        self._places.kill(seat.actor)
+        if not self._budget.spend(time.monotonic()):
+            death.add_note(
+                f"restarts=({self._budget.limit}, {self._budget.window}) allows no further restart"
+            )
+            raise death
+        seat.generation += 1
+        _log.warning("%s Restart %d.", death.what, self._budget.spent)
+        self._start(seat)
+
+    def health(self) -> Health:
+        """How the actors are, as far as the last round has shown."""
+        busy = [seat for seat in self._seats if seat.is_built and seat.pending is not None]
+        return Health(
+            alive=sum(seat.is_built for seat in self._seats),
+            restarted=self._budget.spent,
+            late=len(busy),
+            in_flight=len(busy),
+            dropped=self._dropped,
+        )
+
+    @property
+    def nodes(self) -> list[str]:
+        """Per actor the node that it runs on."""
+        return [seat.node for seat in self._seats]
+
+    @property
+    def restart_count(self) -> int:
+        """How many actors were replaced so far."""
+        return self._budget.spent
+
+    def metrics(self) -> dict[str, float]:
+        """How many actors are late, and rollouts dropped so far, where that can be."""
+        if self._on_late == "wait" and self._on_loss != "drop":
+            return {}
+        return {"actors/late": float(self.health().late), "actors/dropped": float(self._dropped)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was counted so far, for a checkpoint; neither envs nor running episodes."""
+        return {
+            "total_steps": self.total_steps,
+            "statistics": self.statistics.state_dict(),
+            "dropped": self._dropped,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Count on from a state of ``state_dict``.
+
+        Raises:
+            ValueError: rollouts had been dropped by then: nothing is exactly that run again.
+        """
+        if state.get("dropped"):
+            raise ValueError(
+                f"{state['dropped']} rollouts came too late or were lost, and were dropped: what "
+                "goes on from here is not exactly the run that it was."
+            )
+        self.total_steps = int(state["total_steps"])
+        self.statistics.load_state_dict(state["statistics"])
+
+    # The end
+
+    def close(self) -> None:
+        """Close the fleets, as far as they are idle, and end the actors; once."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._session.is_connected and hasattr(self, "_places"):
+                idle = [s for s in self._seats if s.is_built and s.pending is None]
+                closing = [seat.actor.close.remote() for seat in idle]
+                if closing:
+                    self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_PATIENCE)
+                for seat in self._seats:
+                    if seat.actor is not None:
+                        self._places.kill(seat.actor)
+                self._places.close()
+        finally:
+            self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _check_late(on_late: str, deadline: float | None, on_loss: str) -> None:
+    if on_late not in ("wait", "drop"):
+        raise ValueError(f"`on_late` must be 'wait' or 'drop', got {on_late!r}")
+    if on_loss not in ("again", "drop"):
+        raise ValueError(f"`on_loss` must be 'again' or 'drop', got {on_loss!r}")
+    if (on_late == "drop") != (deadline is not None) or (deadline is not None and deadline <= 0):
+        raise ValueError(
+            "`deadline` says after how many seconds (above 0) on_late='drop' drops what is late: "
+            f"pass both or none, got on_late={on_late!r}, deadline={deadline!r}"
+        )
+
+
+def _part(delivery: Any) -> Part:
+    return Part(*Delivery(*delivery).part)
+
+
+def _on_cpu(agent: Any) -> Any:
+    """The agent, or a copy of it on the CPU."""
+    if isinstance(agent, torch.nn.Module) and any(
+        tensor.device.type != "cpu" for tensor in agent.state_dict().values()
+    ):
+        return copy.deepcopy(agent).to("cpu")
+    return agent
+
+
+def _weights(agent: Any) -> Any:
+    """What travels of an agent in each round."""
+    if not hasattr(agent, "load_state_dict"):
+        return agent
+    state = agent.state_dict()
+    return {k: v.cpu() if isinstance(v, torch.Tensor) else v for k, v in state.items()}

@@ -1,0 +1,74 @@
+"""Three nodes on this machine, one of which is lost: fleets and rollouts go on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import ray
+
+import envfleet
+from clusters import several_nodes
+from fleet_envs import EchoEnv
+from rollout_envs import WeightAgent
+from waiting import wait_until
+
+pytestmark = [pytest.mark.ray, pytest.mark.full]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with several_nodes((3, 1, 1)) as cluster:
+        yield cluster
+
+
+def lose_one(cluster, nodes):
+    """End the node of one of these actors, never the head, as a power cut does."""
+    here = ray.get_runtime_context().get_node_id()[:8]
+    index = next(i for i, node in enumerate(nodes) if here not in node)
+    (lost,) = (node for node in cluster.worker_nodes if node.node_id[:8] in nodes[index])
+    cluster.remove_node(lost, allow_graceful=False)
+    return index
+
+
+def test_a_fleet_says_which_node_it_lost_and_goes_on_elsewhere(cluster, caplog):
+    with envfleet.RayVectorEnv(
+        [EchoEnv] * 6, workers=3, start_timeout=60, on_failure="restart"
+    ) as fleet:
+        assert len(set(fleet.nodes)) == 3
+        fleet.reset(seed=1)
+        index = lose_one(cluster, fleet.nodes)
+        lost, cut = fleet.nodes[index], np.zeros(6, dtype=bool)
+
+        def step():
+            nonlocal cut
+            observations, _, _, truncated, _ = fleet.step(np.full(6, 5.0))
+            cut |= truncated
+            assert ((observations[:, 2] == 5.0) | truncated | (observations[:, 2] == -1.0)).all()
+            return fleet.restart_count
+
+        wait_until(step, 60)
+        assert np.flatnonzero(cut).tolist() == [2 * index, 2 * index + 1]
+        assert lost not in fleet.nodes
+        assert f"on node {lost}, envs {2 * index}-{2 * index + 1}) stopped answering" in caplog.text
+
+
+def test_training_loses_no_more_than_the_rollout_of_the_lost_node(cluster):
+    agent = WeightAgent()
+    with envfleet.RayCollector(
+        "Pendulum-v1", agent, actors=3, envs_per_actor=2, steps=20, start_timeout=60, seed=1
+    ) as collector:
+        collector.collect()
+        lost = collector.nodes[lose_one(cluster, collector.nodes)]
+        rounds = []
+
+        def train():
+            rounds.append(collector.collect())
+            agent.learn()
+            return collector.health().restarted
+
+        wait_until(train, 60)
+        rounds += [collector.collect() for _ in range(3)]
+        assert all(rollout.env_ids.tolist() == [0, 1, 2, 3, 4, 5] for rollout in rounds)
+        assert collector.total_steps == sum(rollout.steps for rollout in rounds) + 120
+        assert collector.health()[:2] == (3, 1)
+        assert lost not in collector.nodes
