@@ -55,7 +55,7 @@ def test_a_run_with_two_actors_resumes_exactly(tmp_path):
     with Run.resume(broken.folder, checkpoint=None) as run:
         assert run.train()
     assert metrics(broken.folder)[-1] == metrics(whole.folder)[-1]
-    assert math.isfinite(float(metrics(whole.folder)[-1]["loss/policy"]))
+    assert math.isfinite(float(metrics(whole.folder)[-1]["loss/policy_loss"]))
 
 
 @pytest.mark.parametrize(
