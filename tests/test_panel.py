@@ -66,6 +66,14 @@ def test_all_figures_are_there_and_no_line_is_too_long(width):
 
 
 @pytest.mark.pure
+def test_partial_batches_say_how_often_late_envs_are_left_out():
+    flow = {"flow/mean_batch": 5.25, "flow/partial": 0.4}
+    assert "2 restarts · 5.2 envs at a time, 40% without late envs" in shown(
+        state_of(metrics=METRICS | flow), 80
+    )
+
+
+@pytest.mark.pure
 def test_a_wide_terminal_has_fewer_lines():
     assert len(shown(state_of(), 200).splitlines()) < len(shown(state_of(), 80).splitlines())
 

@@ -249,9 +249,12 @@ def _details(state: RunState, width: int) -> RenderableType:
         grid.add_row("losses", Text("  ".join(told)))
     if "restarts" in state.metrics:
         count = int(state.metrics["restarts"])
-        flow = [f"{k[5:]} {three_digits(v)}" for k, v in state.metrics.items() if k[:5] == "flow/"]
-        text = Text("  ".join([f"{count} restart{'s' * (count != 1)}", *flow]))
-        grid.add_row("fleet", text if not count else Text(str(text), "yellow"))
+        text = Text(f"{count} restart{'s' * (count != 1)}", "yellow" if count else "")
+        if "flow/mean_batch" in state.metrics:
+            late = state.metrics.get("flow/partial", math.nan)
+            text.append(f" · {state.metrics['flow/mean_batch']:.1f} envs at a time", "default")
+            text.append("" if math.isnan(late) else f", {late:.0%} without late envs", "default")
+        grid.add_row("fleet", text)
     if state.last_message:
         grid.add_row("said", Text(state.last_message, "yellow", no_wrap=True, overflow="ellipsis"))
     return grid
