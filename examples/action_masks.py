@@ -1,6 +1,6 @@
 """Action masks: an env says what it allows, and PPO never tries anything else.
 
-python examples/action_masks.py    # about 15 s
+python examples/action_masks.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An env of your own, with arguments: trained, saved, loaded and evaluated.
 
-python examples/custom_env.py    # about 10 s
+python examples/custom_env.py
 """
 
 from __future__ import annotations
