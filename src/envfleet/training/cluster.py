@@ -65,7 +65,7 @@ def make_ray_collector(setup: CollectorSetup) -> ClusterCollector:
     if isinstance(env, VectorEnv):
         raise TypeError("a fleet is where it is: to train on Ray, pass an id or a function.")
     if setup.recorder is not None:
-        raise ValueError("record_every films envs of this machine: leave it out with actors.")
+        raise ValueError("record_every records envs of this machine: leave it out with actors.")
     if config.num_envs % options.actors:
         raise ValueError(
             f"num_envs={config.num_envs} must be a multiple of actors={options.actors}: each actor "
