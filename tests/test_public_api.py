@@ -39,7 +39,7 @@ ALLOWED = {
         "track",
         "training",
     },
-    "training": {"envs", "errors", "vector", "rollout", "record", "track"},
+    "training": {"envs", "errors", "vector", "rollout", "record", "track", "report"},
     "bench": {"engine", "envs", "vector", "training"},
     "report": {"rollout", "track"},
     "cli": {"bench", "record", "report", "rollout", "track", "training"},

@@ -14,6 +14,7 @@ from typing import Any
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
+from envfleet.report import write_report
 from envfleet.rollout.progress import in_notebook, is_terminal
 from envfleet.rollout.statistics import EpisodeStatistics
 from envfleet.track.registry import make_trackers
@@ -33,7 +34,7 @@ class TrainResult:
     """What a training has left."""
 
     folder: Path
-    """The run's folder: metrics, checkpoints, videos."""
+    """The run's folder: metrics, checkpoints, videos, ``report.html``."""
     statistics: EpisodeStatistics
     """The last episodes of training."""
     policy: TrainedPolicy
@@ -112,6 +113,7 @@ def train(
         is_finished = run.train(_shown(title, config.last_step, progress))
         statistics = run.collector.statistics
         trained = TrainedPolicy(run.policy, *run.spaces, config.mask_key)
+    write_report(run.folder)
     if run.stopped_by == signal.SIGINT:
         raise KeyboardInterrupt
     if run.stopped_by is not None:
