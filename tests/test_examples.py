@@ -19,7 +19,6 @@ SHORTER = {
     "async_dqn.py": ["--steps", "600"],
     "custom_env.py": ["--steps", "1024"],
     "ppo_single_file.py": ["--total-timesteps", "4096"],
-    "sb3_ppo.py": ["--steps", "1024"],
 }
 
 
@@ -38,7 +37,6 @@ PRINTS = {
     "custom_env.py": lambda printed: re.search(r"training: 0\.\d\d\nbest actions: 0\.\d", printed),
     "ppo_single_file.py": lambda printed: re.search(r"4096 steps .* return \d", printed),
     "record_videos.py": lambda printed: re.search(r"in .*/renders/misc: return \d", printed),
-    "sb3_ppo.py": lambda printed: re.search(r"^return \d+ \+- \d", printed, re.MULTILINE),
     "watch.py": lambda printed: re.search(r"return \d+\n\d.* over 8 episodes", printed),
     "uneven_envs.py": lambda printed: re.search(r"batches of .*\nuneven_envs.png .*\d", printed),
 }
