@@ -448,6 +448,13 @@ def test_show_config_trains_nothing(here, capsys):
     assert not list(here.iterdir())
 
 
+@pytest.mark.parametrize("words", [("--ray", "--actors", 2), ("--actors", 2, "--ray")])
+def test_a_ray_without_an_address_is_the_one_that_is_there(here, capsys, words):
+    assert run_command("train", "CartPole-v1", *words, "--show-config") == 0
+    told = json.loads(capsys.readouterr().out)["options"]
+    assert (told["ray"], told["actors"]) == ("auto", 2)
+
+
 def test_the_version_is_told(capsys):
     assert run_command("--version") == 0
     assert capsys.readouterr().out == f"envfleet {envfleet.__version__}\n"

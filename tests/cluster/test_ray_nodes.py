@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+
 import numpy as np
 import pytest
 import ray
@@ -16,9 +18,19 @@ pytestmark = [pytest.mark.ray, pytest.mark.full]
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def machine():
     with several_nodes((3, 1, 1)) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def cluster(machine):
+    """The cluster, with a new node for each that an earlier test has lost."""
+    while len(machine.worker_nodes) < 2:
+        machine.add_node(num_cpus=1, object_store_memory=100_000_000)
+    machine.wait_for_nodes()
+    wait_until(lambda: ray.available_resources().get("CPU") == 5.0, 60)
+    return machine
 
 
 def lose_one(cluster, nodes):
@@ -72,3 +84,28 @@ def test_training_loses_no_more_than_the_rollout_of_the_lost_node(cluster):
         assert collector.total_steps == sum(rollout.steps for rollout in rounds) + 120
         assert collector.health()[:2] == (3, 1)
         assert lost not in collector.nodes
+
+
+def test_a_training_goes_on_after_the_loss_of_a_node(cluster, tmp_path):
+    class LosesANode(envfleet.Callback):
+        def on_update(self, run, metrics):
+            if run.updates == 2:
+                lose_one(cluster, run.collector.nodes)
+
+    result = envfleet.train(
+        "CartPole-v1",
+        preset="fast",
+        actors=3,
+        num_envs=6,
+        rollout_steps=256,
+        total_steps=40 * 6 * 256,
+        run_dir=tmp_path,
+        seed=1,
+        callbacks=[LosesANode()],
+    )
+    assert result.is_finished
+    with (result.folder / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(float(row["updates"])) for row in rows] == list(range(1, 41))
+    assert float(rows[1]["restarts"]) == 0
+    assert float(rows[-1]["restarts"]) == 1

@@ -77,7 +77,13 @@ def test_a_dead_worker_is_told_with_its_envs_its_end_and_what_to_do(command, exi
     error = WorkerDied(1, 4711, range(4, 8), exitcode, command)
     assert str(error).startswith(f"worker 1 (pid 4711, envs 4-7) {words}")
     assert "close()" in str(error)
-    assert (error.worker, error.pid, error.envs, error.exitcode, error.command) == error.args
+    told = error.worker, error.pid, error.envs, error.exitcode, error.command, error.node
+    assert told == error.args
+
+
+def test_a_dead_worker_of_a_cluster_is_told_with_its_node():
+    error = WorkerDied(1, 4711, range(4, 8), -9, "step", "a1b2 (10.0.0.7)")
+    assert "(pid 4711 on node a1b2 (10.0.0.7), envs 4-7)" in str(error)
 
 
 @pytest.mark.parametrize("leaf", ["", "['camera'][0]"])

@@ -1,4 +1,4 @@
-"""Flags that do not exist: what was meant, also in the words of other libraries."""
+"""Flags: what was meant by those that do not exist, and by one that says too little."""
 
 from __future__ import annotations
 
@@ -36,6 +36,16 @@ SYNONYMS = {
     "tensorboard": "track",
 }
 """Names in Stable-Baselines3, rl-zoo and CleanRL, and ours."""
+
+
+def with_address(words: Sequence[str]) -> list[str]:
+    """The words, with an address behind a ``--ray`` that has none: the cluster that is there."""
+    given: list[str] = []
+    for word, following in zip(words, [*words[1:], "--"], strict=True):
+        given.append(word)
+        if word == "--ray" and following.startswith("-"):
+            given.append("auto")
+    return given
 
 
 def check_flags(command: str, unknown: Sequence[str], names: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 import tyro
 
-from envfleet.cli.flags import check_flags
+from envfleet.cli.flags import check_flags, with_address
 from envfleet.cli.shared import REFUSALS, carry_out, refuse
 from envfleet.track.registry import TRACKERS, make_trackers
 from envfleet.training.command import base_config
@@ -68,6 +68,7 @@ class Train(RunOptions, TrainConfig):
     @classmethod
     def parse(cls, words: Sequence[str]) -> Self:
         """The command that these words give; ends the program where they mean nothing."""
+        words = with_address(words)
         asked, unknown = _glance([word for word in words if word not in ("-h", "--help")])
         check_flags("train", unknown, [field.name for field in fields(cls)])
         default = cls()
