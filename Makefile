@@ -6,7 +6,7 @@ CLIENTS := .venv-clients
 .PHONY: train test test-oracle test-faults test-ray test-clients test-report browser docs bench coverage lint \
 	format clean
 
-# Until CartPole is solved; films, a curve and checkpoints are in runs/CartPole-v1.
+# Until CartPole is solved; videos, a curve, a report and checkpoints are in runs/CartPole-v1.
 train: .venv/installed
 	$(BIN)/envfleet train CartPole-v1 --preset fast --until-solved --record-every 40000
 
