@@ -1,4 +1,4 @@
-"""train: all that the command does, from Python."""
+"""train: everything the command does, from Python."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from envfleet.training.trainer import Run
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a training has left."""
+    """The result of a training run."""
 
     folder: Path
     """The run's folder: metrics, checkpoints, videos, ``report.html``."""
     statistics: EpisodeStatistics
-    """The last episodes of training."""
+    """Statistics of the last training episodes."""
     policy: TrainedPolicy
-    """As it was at the end."""
+    """The policy at the end of training."""
     is_finished: bool
-    """False if a callback has ended the run before its end."""
+    """False if a callback ended the run early."""
 
 
 def train(
@@ -58,33 +58,33 @@ def train(
     policy: PolicySource | None = None,
     **hyper_parameters: Any,
 ) -> TrainResult:
-    """Train PPO, in a folder ``<run_dir>/<env>/<name>``; what ``envfleet train`` does.
+    """Train PPO, as ``envfleet train`` does, in the folder ``<run_dir>/<env>/<name>``.
 
-    Ctrl-C finishes the current update, saves, and is raised then; in a notebook it saves what was
-    learnt before. ``envfleet resume``, or ``Run.resume``, continues the run.
+    Ctrl-C finishes the current update, saves, and then raises KeyboardInterrupt; in a notebook it
+    saves what was learnt before. ``envfleet resume``, or ``Run.resume``, continues the run.
 
     Args:
-        env: an id that Gymnasium knows or ``module:callable``, a spec, a function that builds an
-            env, or a fleet, which stays open. A run of the last two can be resumed and loaded only
-            by passing the env again.
-        preset: "zoo", "cleanrl" or "fast"; by default zoo's where it has the env, else
-            Stable-Baselines3's hyper-parameters.
-        total_steps: of all envs together, rounded up to whole rollouts.
-        run_dir: where runs are.
-        seed: of networks, envs, actions and minibatches.
+        env: an id registered with Gymnasium or ``module:callable``, a spec, a function that builds
+            an env, or a fleet, which stays open. With the last two, pass the env again to resume
+            or load the run.
+        preset: "zoo", "cleanrl" or "fast"; by default zoo's hyper-parameters if it has the env,
+            else those of Stable-Baselines3.
+        total_steps: steps of all envs together, rounded up to whole rollouts.
+        run_dir: the parent folder of runs.
+        seed: seed of the networks, envs, actions and minibatches.
         callbacks: see ``envfleet.training.callbacks.Callback``.
-        name: of the run; by default the seed and the time.
-        track: further trackers, "tensorboard" or "wandb".
-        progress: whether to show how it goes; by default on a terminal and in a notebook.
-        make_collector: what makes the collector; see ``envfleet.training.build``.
-        policy: a torch module of your own, trained in place, or a function of (observation_space,
-            action_space) that makes one; it needs ``act`` and ``evaluate_actions``, see
+        name: name of the run; by default the seed and the time.
+        track: additional trackers, "tensorboard" or "wandb".
+        progress: whether to show progress; by default on a terminal and in a notebook.
+        make_collector: the function that makes the collector; see ``envfleet.training.build``.
+        policy: your own torch module, trained in place, or a function of (observation_space,
+            action_space) that returns one; it needs ``act`` and ``evaluate_actions``, see
             docs/policies.md.
         **hyper_parameters: fields of ``TrainConfig`` and ``RunOptions``.
 
     Raises:
         TypeError: there is no such hyper-parameter.
-        ValueError: a value means nothing, or there is no such preset for the env.
+        ValueError: a value is invalid, or the preset does not exist for the env.
     """
     env_id = _name_of(env)
     config = base_config(env_id, preset)
@@ -127,7 +127,7 @@ def _shown(title: str, total: int, wanted: bool | None) -> Progress:
 
 
 def _name_of(env: EnvSource) -> str:
-    """What an env is called, in the run's folder and its config."""
+    """The name of an env in the run's folder and its config."""
     if isinstance(env, str):
         return env
     spec = env if isinstance(env, EnvSpec) else getattr(env, "spec", None)

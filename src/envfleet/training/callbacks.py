@@ -1,4 +1,4 @@
-"""Callbacks: what a run tells its owner while it trains, and how its owner ends it."""
+"""Callbacks: called by a run while it trains; they can also end it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 class Callback:
     """Override what you need; any method that returns False ends the run after saving.
 
-    An object that has some of these methods will do as well. What a method raises ends the run,
-    too: the last update is saved, and the exception is the caller's.
+    Any object that has some of these methods works as well. An exception in a method also ends the
+    run: the last update is saved, and the exception is raised to the caller.
     """
 
     def on_rollout(self, run: Run, rollout: Rollout) -> bool | None:
-        """A rollout was collected, and the update follows; its tensors are reused afterwards."""
+        """Called after a rollout, before the update; its tensors are reused afterwards."""
 
     def on_update(self, run: Run, metrics: dict[str, float]) -> bool | None:
-        """The policy was updated; these are the numbers of the row in ``metrics.csv``."""
+        """Called after an update, with the metrics of its row in ``metrics.csv``."""
 
     def on_checkpoint(self, run: Run, path: Path) -> bool | None:
-        """A checkpoint is complete in this folder."""
+        """Called when a checkpoint is complete in the folder ``path``."""
 
 
 class Callbacks:
@@ -41,7 +41,7 @@ class Callbacks:
                 )
 
     def tell(self, name: str, *arguments: Any) -> bool:
-        """Call all that have the method, in their order; whether all want to go on."""
+        """Call the method on all callbacks that have it, in order; return whether to continue."""
         methods = [getattr(callback, name, None) for callback in self._callbacks]
         answers = [method(*arguments) for method in methods if method is not None]
         return all(answer is not False for answer in answers)

@@ -1,4 +1,4 @@
-"""What a run trains and how: flat records whose fields are the options of the command line."""
+"""The configuration of a run: flat records whose fields are the command-line options."""
 
 from __future__ import annotations
 
@@ -14,68 +14,68 @@ Schedule = Literal["constant", "linear"]
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A run of PPO. The defaults are Stable-Baselines3's."""
+    """Hyper-parameters of PPO. The defaults are those of Stable-Baselines3."""
 
     env_id: str = "CartPole-v1"
-    """An id that Gymnasium knows, or module:callable."""
+    """An id registered with Gymnasium, or module:callable."""
     seed: int = 0
-    """Of networks, envs, actions and minibatches."""
+    """Seed of the networks, envs, actions and minibatches."""
     total_steps: int = 100_000
     """Steps of all envs together, rounded up to whole rollouts."""
     num_envs: int = 8
-    """How many envs run side by side."""
+    """Number of envs that run in parallel."""
     rollout_steps: int = 2048
     """Steps of each env per rollout."""
     batch_size: int = 64
-    """Rows of a minibatch."""
+    """Rows per minibatch."""
     epochs: int = 10
-    """How often an update goes through its rollout."""
+    """Passes over the rollout per update."""
     learning_rate: float = 3e-4
-    """Of Adam."""
+    """Learning rate of Adam."""
     learning_rate_schedule: Schedule = "constant"
     """linear: down to 0 at the end of the run."""
     gamma: float = 0.99
-    """Discount of rewards per step."""
+    """Discount factor per step."""
     gae_lambda: float = 0.95
-    """Of generalised advantage estimation: 0 trusts the critic, 1 the returns."""
+    """Lambda of generalised advantage estimation: 0 trusts the critic, 1 the returns."""
     clip_range: float = 0.2
-    """How far the ratio of new to old probabilities may move from 1."""
+    """How far the ratio of new to old probabilities may be from 1."""
     clip_range_schedule: Schedule = "constant"
     """linear: down to 0 at the end of the run."""
     clip_values: bool = False
-    """Keep new values within clip-range of the old ones in the value loss."""
+    """In the value loss, keep new values within clip-range of the old ones."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     value_coef: float = 0.5
-    """Weight of the mean squared error of values."""
+    """Weight of the value loss (mean squared error)."""
     max_grad_norm: float = 0.5
-    """Longer gradients are scaled down to this."""
+    """Scale gradients with a larger norm down to this."""
     adam_epsilon: float = 1e-5
-    """Of Adam, beside the root of the second moment."""
+    """Epsilon of Adam, added to the root of the second moment."""
     target_kl: float | None = None
-    """Stop an update where the policy has moved further than 1.5 times this."""
+    """Stop an update when the KL divergence from the old policy exceeds 1.5 times this."""
     normalize_observations: bool = False
-    """Scale observations by their running mean and deviation."""
+    """Normalize observations by their running mean and standard deviation."""
     normalize_rewards: bool = False
-    """Scale rewards by the running deviation of the discounted return."""
+    """Scale rewards by the running standard deviation of the discounted return."""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers."""
     activation: Activation = "tanh"
-    """Between layers."""
+    """Activation function between layers."""
     log_std: float = 0.0
-    """Logarithm of the deviation of continuous actions at first."""
+    """Initial logarithm of the standard deviation of continuous actions."""
     orthogonal: bool = True
     """Initialise weights orthogonally; otherwise as torch does."""
     mask_key: str | None = "action_mask"
-    """The info in which envs say what actions they allow; None ignores it. Envs that have the
-    method action_masks() send what it returns."""
+    """Key of the action mask in the infos; None ignores masks. If envs have a method
+    action_masks(), its result is used."""
     env_kwargs: tuple[str, ...] = ()
-    """Arguments of the env as key=value, of the types in its signature; JSON for what is nested."""
+    """Arguments of the env as key=value, typed by its signature; nested values as JSON."""
     wrappers: tuple[str, ...] = ()
-    """Wrappers of the env as module:callable, the first one innermost."""
+    """Wrappers of the env as module:callable, innermost first."""
 
     def __post_init__(self) -> None:
-        """Refuse what means nothing.
+        """Refuse invalid values.
 
         Raises:
             ValueError: naming the field, its value and what is allowed.
@@ -106,49 +106,48 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a run is carried out.
+    """How a run is executed.
 
-    It learns the same with any of these but ``checkpoint_every``, ``eval_every`` and ``min_envs``.
+    Only ``checkpoint_every``, ``eval_every`` and ``min_envs`` affect what it learns.
     """
 
     backend: Literal["auto", "serial", "process"] = "auto"
-    """Where envs run; auto measures one and chooses."""
+    """Where envs run; auto measures one env and chooses."""
     on_failure: Literal["raise", "restart"] = "raise"
     """What to do when an env raises or a worker dies."""
     device: str = "auto"
-    """cpu, cuda, or auto: the GPU for images, if there is one, else the CPU."""
+    """cpu, cuda, or auto: a GPU for images, if there is one, else the CPU."""
     checkpoint_every: int | None = None
-    """Updates between checkpoints, where all envs begin new episodes; by default about 50 times per
-    run, but at least 10,000 steps of each env apart."""
+    """Updates between checkpoints, at which all envs begin new episodes; by default about 50 times
+    per run, but at least 10,000 steps of each env apart."""
     keep: int = 3
-    """How many checkpoints to keep, besides the best one."""
+    """Number of checkpoints to keep, besides the best one."""
     eval_every: int | None = None
-    """Updates between evaluations (deterministic, in envs of their own); each comes with a
-    checkpoint, and the best one is the best by evaluation."""
+    """Updates between evaluations (deterministic, in separate envs); each saves a checkpoint, and
+    the best checkpoint is the one with the best evaluation."""
     eval_episodes: int = 20
-    """Episodes of each evaluation."""
+    """Episodes per evaluation."""
     min_envs: int | None = None
-    """Act as soon as so many envs are ready, so that slow ones hold nobody up; by default all of
-    them step together. Which are ready first is up to the machine, so such a run is not repeatable.
-    """
+    """Act as soon as this many envs are ready, without waiting for slow ones; by default all envs
+    step together. Which are ready first depends on the machine, so the run is not reproducible."""
     record_every: int = 0
     """Steps between videos of env 0; 0 records nothing."""
     video_length: int = 10_000
-    """Frames after which a video ends, even in the middle of an episode."""
+    """Maximum number of frames per video; a video may end in the middle of an episode."""
     video_scale: float = 1.0
-    """Factor for the width and height of videos."""
+    """Scale factor for the width and height of videos."""
     video_skip: int = 1
-    """Record only every so many frames; videos keep their speed."""
+    """Record every Nth frame; videos keep their speed."""
     stop_at: float | None = None
     """End the run when the mean return of the last 100 episodes reaches this."""
     actors: int = 0
-    """Ray actors that share the envs and collect with copies of the policy; 0 does without Ray."""
+    """Number of Ray actors that share the envs and collect with copies of the policy; 0: no Ray."""
     ray: str | None = None
-    """Address of the Ray cluster with the actors: host:port, auto (one that runs here) or local (a
-    new one); by default what is there, else a new one."""
+    """Address of the Ray cluster for the actors: host:port, auto (one running on this machine) or
+    local (a new one); by default an existing one, else a new one."""
 
     def __post_init__(self) -> None:
-        """Refuse what means nothing.
+        """Refuse invalid values.
 
         Raises:
             ValueError: naming the field, its value and what is allowed.
@@ -175,7 +174,7 @@ _PLURALS = {int: "integers", str: "texts"}
 
 
 def check_types(options: Any) -> None:
-    """Refuse values of a dataclass that are not what its annotations say: True is no number here.
+    """Refuse values of a dataclass that do not match its annotations; True is not a number here.
 
     Raises:
         ValueError: naming the field and its value.

@@ -1,4 +1,4 @@
-"""Loading: a run's policy from its folder, ready to act."""
+"""Load the policy of a run from its folder."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from envfleet.training.trust import check_trust
 
 
 class TrainedPolicy:
-    """A policy that plays: ``act`` for one observation or a batch, as the env gives them.
+    """A trained policy; ``act`` takes one observation or a batch, as the env returns them.
 
-    ``evaluate``, ``record_agent`` and ``Collector`` take it as their agent.
+    It can be used as the agent of ``evaluate``, ``record_agent`` and ``Collector``.
     """
 
     def __init__(
@@ -41,27 +41,27 @@ class TrainedPolicy:
         mask_key: str | None = MASK_KEY,
     ) -> None:
         self.module = module.eval()
-        """The networks; a torch module."""
+        """The networks, as a torch module."""
         self.mask_key = mask_key
-        """The info that had action masks in training; pass it to ``evaluate`` if it is another."""
+        """Key of the action masks in training; pass it to ``evaluate`` if it is not the default."""
         self.observation_space, self.action_space = observation_space, action_space
         self._format = ObservationFormat(observation_space, "auto")
         self._port = ActionPort(action_space)
 
     def as_agent(self) -> AnyPolicy:
-        """What collectors ask: batches of tensors, log-probabilities and values."""
+        """The agent for collectors: batches of tensors in, log-probabilities and values out."""
         return self.module
 
     def act(self, observations: Tree, deterministic: bool = False, action_masks: Any = None) -> Any:
-        """Actions for one observation or a batch, to be given to ``step`` of an env or a fleet.
+        """Choose actions for one observation or a batch, ready for ``step`` of an env or a fleet.
 
-        NumPy arrays (or plain numbers) give NumPy arrays, tensors give tensors. Actions are
-        sampled with torch's generator, or the likeliest ones if ``deterministic``; continuous ones
-        are clipped to the space. ``action_masks`` has a row for each observation, or is the mask of
-        the one, 1 for what is allowed.
+        Returns NumPy arrays for NumPy arrays (or plain numbers), and tensors for tensors. Actions
+        are sampled with torch's generator; with ``deterministic`` they are the most likely ones.
+        Continuous actions are clipped to the space. ``action_masks`` has one row per observation,
+        or is the mask for a single observation; 1 means allowed.
 
         Raises:
-            ValueError: the observations have another shape than the space says.
+            ValueError: the shape of the observations does not match the space.
         """
         leaves = tree_leaves(observations)
         is_torch = any(isinstance(leaf, torch.Tensor) for leaf in leaves)
@@ -96,7 +96,7 @@ class TrainedPolicy:
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run's folder, read: what its policy and its envs are made from."""
+    """The contents of a run's folder, from which its policy and its envs are built."""
 
     folder: Path
     record: RunRecord
@@ -106,11 +106,11 @@ class LoadedRun:
 
     @property
     def step(self) -> int:
-        """How far the policy was trained."""
+        """The number of steps that the policy was trained for."""
         return self.saved.step
 
     def make_envs(self, num_envs: int, *, render: bool = False) -> Any:
-        """A fleet of the run's env."""
+        """Build a fleet of the run's env."""
         env_id, restart = self.record.config.env_id, self.record.options.on_failure == "restart"
         changes = EnvOptions.of(self.record.config)
         if render:
@@ -134,7 +134,7 @@ class LoadedRun:
 
         Raises:
             CheckpointError: it does not fit these spaces.
-            ValueError: it is of the user's own, and is not given.
+            ValueError: it is the user's own policy, and was not passed.
         """
         if own is None and all(name.startswith("own.") for name in self.saved.policy):
             raise ValueError(
@@ -149,10 +149,10 @@ class LoadedRun:
 
 
 def load_run(folder: Path | str, checkpoint: str | None = None, *, trust: bool) -> LoadedRun:
-    """Read a run's folder; changes nothing.
+    """Read a run's folder without changing it.
 
     Raises:
-        FileNotFoundError, ValueError: it is not a run's, or has no checkpoint yet.
+        FileNotFoundError, ValueError: it is not a run folder, or has no checkpoint yet.
         UntrustedError: its env would have to be imported from a module.
         CheckpointError: there is no such checkpoint, or it cannot be read.
     """
@@ -173,20 +173,20 @@ def load(
     policy: PolicySource | None = None,
     trust: bool = False,
 ) -> TrainedPolicy:
-    """The policy of a run, by its folder.
+    """Load the policy of a run from its folder.
 
-    One env is built, to know its spaces, and closed.
+    One env is built to get its spaces, and closed again.
 
     Args:
         run: the run's folder.
         checkpoint: "last", "best", or the name of a folder in ``checkpoints/``.
-        env: for a run of an env that has no name of its own: a function that builds one, or a
-            fleet, which stays open.
-        policy: for a run with a policy of your own: one like it, or what makes one.
-        trust: whether to import the module that the run's folder names for its env.
+        env: for a run whose env cannot be imported by name: a function that builds it, or a fleet,
+            which stays open.
+        policy: for a run with your own policy: a module like it, or a function that makes one.
+        trust: whether to import the modules that the run's folder names for its env.
 
     Raises:
-        FileNotFoundError, ValueError: it is not a run's folder, or has no checkpoint yet.
+        FileNotFoundError, ValueError: it is not a run folder, or has no checkpoint yet.
         UntrustedError: its env would have to be imported from a module, and ``trust`` is False.
         CheckpointError: there is no such checkpoint, or it cannot be read.
     """
