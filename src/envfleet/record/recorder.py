@@ -37,13 +37,13 @@ Flags = NDArray[np.bool_]
 
 
 class VideoTracker(Protocol):
-    """What a recorder wants of a tracker: names for its folder, and somebody to show videos to."""
+    """What a recorder needs from a tracker: names for its folder, and a receiver of videos."""
 
     project: str | None
     run: str | None
 
     def video(self, path: Path, step: int) -> None:
-        """A video is complete."""
+        """Called when a video is complete."""
 
 
 @dataclass
@@ -60,31 +60,32 @@ class _Video:
 
 
 class Recorder:
-    """Records the first episode of the chosen envs, and then one now and again.
+    """Records the first episode of the chosen envs, and then another from time to time.
 
-    A video is a whole episode: the frame after the reset, one after every step, the last one
-    included, each with the return so far. Frames go to an encoder in a process of its own; training
-    never waits for it: frames that it cannot take are dropped and counted in the log, and an
-    encoder that fails is one warning. An env that cannot render at the first reset is refused there
-    with what to do (ValueError); a ``render`` that fails later ends recording with a warning.
+    A video is a whole episode: the frame after the reset and one after every step, including the
+    last, each with the return so far. Frames go to an encoder in a separate process, and training
+    never waits for it: frames that it cannot accept are dropped and counted in the log, and if the
+    encoder fails, there is one warning. If an env cannot render at the first reset, a ValueError
+    says what to do; if ``render`` fails later, recording ends with a warning.
 
     Args:
-        folder: where videos go; by default ``renders/<project>/<run>`` with the tracker's names, or
-            ``renders/misc``.
+        folder: where to save videos; by default ``renders/<project>/<run>`` with the tracker's
+            names, or ``renders/misc``.
         env_ids: the envs to record.
-        every_steps: record the next episode after so many steps of the whole fleet; 0 is off.
-        every_episodes: record every so many episodes of each chosen env.
-        max_frames: where a video ends, also in the middle of an episode; None is the episode's end.
+        every_steps: record the next episode after every N steps of the whole fleet; 0 is off.
+        every_episodes: record every Nth episode of each chosen env.
+        max_frames: maximum length of a video, which may end in the middle of an episode; None
+            records to the end of the episode.
         fps: steps per second of the video; by default those of the game: the envs'
             ``metadata["render_fps"]``, and for Atari 60 frames of the console.
         format: "gif" or "mp4".
         overlay: whether to draw the return on each frame.
-        scale: factor for width and height.
-        frame_skip: show every so many frames only (at the right time).
-        tracker: is told of complete videos.
+        scale: scale factor for width and height.
+        frame_skip: keep every Nth frame only (videos keep their speed).
+        tracker: receives complete videos.
 
     Raises:
-        ValueError: an option means nothing.
+        ValueError: an option is invalid.
     """
 
     def __init__(
@@ -156,23 +157,23 @@ class Recorder:
         self._fps = self._fps or fps_of(envs)
 
     def state_dict(self) -> dict[str, Any]:
-        """How far it is, for ``load_state_dict`` of another recorder with the same options."""
+        """The current state, for ``load_state_dict`` of another recorder with the same options."""
         due = [self._due[env] for env in self.env_ids]
         return {"steps": self._steps, "due": due, "episodes": list(self._episodes.values())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue as the recorder whose ``state_dict`` this is."""
+        """Continue where the recorder with this ``state_dict`` left off."""
         self._steps = state["steps"]
         self._due = dict(zip(self.env_ids, state["due"], strict=True))
         self._episodes = dict(zip(self.env_ids, state["episodes"], strict=True))
 
     def begin(self, which: Flags | None = None) -> None:
-        """All envs, or some, have just begun an episode.
+        """Called when all envs, or some, have just begun an episode.
 
         Raises:
-            ValueError: the first time, where an env gives no frame; says what to do.
-            OSError: the first time, where the folder cannot be written to.
-            WorkerDied: ``render`` has ended a worker, and the fleet does not replace it.
+            ValueError: the first time, if an env returns no frame; says what to do.
+            OSError: the first time, if the folder cannot be written to.
+            WorkerDied: ``render`` ended a worker, and the fleet does not replace it.
         """
         is_first, self._has_begun = not self._has_begun, True
         for env in self.env_ids:
@@ -217,7 +218,7 @@ class Recorder:
         self._end_if_full(env)
 
     def step(self, rewards: NDArray[Any], done: Flags, valid: Flags, infos: dict[str, Any]) -> None:
-        """The fleet was stepped; where an episode ended, ``begin`` is called next, if it is reset.
+        """Called after a step; if an ended episode is followed by a reset, ``begin`` comes next.
 
         Rows that are not ``valid`` belong to no episode: a reset, or a worker that was replaced.
         """
@@ -284,7 +285,7 @@ class Recorder:
             warnings.warn(f"recording has stopped, and training goes on: {why}", stacklevel=2)
 
     def cut(self) -> None:
-        """Complete what there is of running videos; their episodes are over, or not followed."""
+        """Complete the videos in progress; their episodes are over, or no longer recorded."""
         for env in list(self._videos):
             self._end(env)
         self._ends.release()
@@ -333,7 +334,7 @@ class Recorder:
             self._stop(feed.problem)
 
     def close(self, timeout: float = 60.0) -> None:
-        """Complete all videos, those of running episodes too; once.
+        """Complete all videos, including those of running episodes. Further calls do nothing.
 
         An encoder that does not finish within ``timeout`` seconds is killed.
         """
@@ -348,7 +349,7 @@ class Recorder:
 
 
 def claim(folder: Path, prefix: str, suffix: str) -> tuple[int, Path]:
-    """The next number that no video in a folder has, and its path; nobody else will get it."""
+    """Reserve the next free video number in a folder; returns it and the path."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [path.name for path in folder.iterdir()]
     found = [re.match(rf"\.?{prefix}(\d+)\.", name) for name in names]

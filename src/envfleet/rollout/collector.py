@@ -1,4 +1,4 @@
-"""Collector: steps a fleet with an agent and brings home rollouts, again and again."""
+"""Collector: steps a fleet with an agent and returns rollouts."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ EVALUATED_AT_ONCE = 4096
 
 
 class EpisodeRecorder(Protocol):
-    """What a collector tells somebody who records videos."""
+    """The interface of a collector to a video recorder."""
 
     def attach(self, envs: VectorEnv[Any, Any, Any], autoreset_mode: AutoresetMode) -> None:
-        """This is the fleet; raises if it cannot be recorded."""
+        """Called with the fleet; raises if it cannot be recorded."""
 
     def begin(self, which: NDArray[np.bool_] | None = None) -> None:
-        """All envs, or some, have begun an episode."""
+        """Called when all envs, or some, have begun an episode."""
 
     def step(
         self,
@@ -63,57 +63,58 @@ class EpisodeRecorder(Protocol):
         valid: NDArray[np.bool_],
         infos: dict[str, Any],
     ) -> None:
-        """The fleet was stepped."""
+        """Called after each step of the fleet."""
 
     def cut(self) -> None:
-        """An exception has broken the rollout off; ``begin`` follows if there is another one."""
+        """Called when an exception interrupts a rollout; ``begin`` follows if there is another."""
 
     def close(self) -> None:
-        """No more steps will come."""
+        """Called at the end; no more steps follow."""
 
 
 class Collector:
     """Collects rollouts of ``steps`` steps from any ``gymnasium.vector.VectorEnv``.
 
-    Episodes go on from one rollout to the next; the first ``collect`` resets the fleet. The agent
-    is asked without gradients, for all envs at once. A rollout's tensors are overwritten by the
-    next ``collect``, unless ``reuse=False``. A rollout that is broken off by an exception is lost,
-    and the next one begins with a reset.
+    Episodes continue from one rollout to the next; the first ``collect`` resets the fleet. The
+    agent is called without gradients, for all envs at once. The next ``collect`` overwrites a
+    rollout's tensors, unless ``reuse=False``. If an exception interrupts a rollout, the rollout is
+    lost, and the next one begins with a reset.
 
     Args:
         envs: the fleet; ``close`` closes it.
         agent: see ``envfleet.rollout.agent.Agent``.
         steps: the length T of a rollout.
-        device: where rollouts live and the agent is asked; by default ``agent.device``, or the CPU.
-        seed: of the first reset: env ``i`` gets ``seed + i``.
-        autoreset_mode: for engines that do not say it in ``metadata["autoreset_mode"]``.
+        device: device of the rollouts and the agent's inputs; by default ``agent.device``, or the
+            CPU.
+        seed: seed of the first reset: env ``i`` gets ``seed + i``.
+        autoreset_mode: for engines that do not set ``metadata["autoreset_mode"]``.
         reuse: whether all rollouts share one set of tensors.
-        window: how many finished episodes ``statistics`` looks back on.
-        episodes: where finished episodes are learnt from: "own" sums, the envs' "info", or "auto":
-            the infos if the envs have Gymnasium's RecordEpisodeStatistics.
-        episodes_csv: a file that every finished episode is appended to.
-        channels_first: whether images are turned to (channels, height, width); "auto" does so with
-            those that are clearly (height, width, channels).
-        observation_dtype: of all observations, instead of the space's own.
-        requires_grad_observations: whether a rollout's observations ask for gradients.
-        torch_threads: how many threads torch may use meanwhile; None leaves it alone. Small
-            networks are fastest with one, and the other cores are the workers'.
+        window: number of finished episodes in ``statistics``.
+        episodes: where returns and lengths of finished episodes come from: "own" sums, the envs'
+            "info", or "auto": the infos if the envs have Gymnasium's RecordEpisodeStatistics.
+        episodes_csv: a file to which every finished episode is appended.
+        channels_first: whether images are transposed to (channels, height, width); "auto" does so
+            for those that are clearly (height, width, channels).
+        observation_dtype: dtype of all observations, instead of the space's own.
+        requires_grad_observations: whether a rollout's observations require gradients.
+        torch_threads: number of threads torch may use while collecting; None does not change it.
+            Small networks are fastest with one, which leaves the other cores to the workers.
         recorder: records episodes of some envs, such as ``envfleet.Recorder``; ``close`` closes it.
-        overlap: whether the agent acts for one half of the envs while the other half steps: twice
-            as many calls of the agent, and workers that do not wait for it. A number is that of
-            groups: more than 2 hide more of the agent's time where a call for few envs is quick.
-            Takes a fleet of ours.
-        min_envs: have the agent act as soon as so many envs are ready, so that slow ones hold
-            nobody up; every env still contributes ``steps`` rows. Takes a fleet of ours. Who is
-            ready first is up to the machine: with an agent that samples, rollouts are not
-            reproducible.
+        overlap: whether the agent acts for one half of the envs while the other half steps. The
+            agent is called twice as often, and workers do not wait for it. A number sets the
+            number of groups: more than 2 hide more of the agent's time if a call for few envs is
+            quick. Needs one of envfleet's own fleets.
+        min_envs: have the agent act as soon as this many envs are ready, without waiting for slow
+            ones; every env still contributes ``steps`` rows. Needs one of envfleet's own fleets.
+            Which envs are ready first depends on the machine: with an agent that samples, rollouts
+            are not reproducible.
         close_envs: whether ``close`` closes the fleet.
-        mask_key: the info in which envs say which actions they allow next; an agent whose methods
-            take ``action_masks`` is given it, and the rollout has it. None ignores it. See
+        mask_key: key of the action masks in the infos. Masks are passed to an agent whose methods
+            take ``action_masks``, and stored in the rollout. None ignores them. See
             docs/policies.md.
 
     Raises:
-        TypeError, ValueError: a space, an agent or an option that cannot be used.
+        TypeError, ValueError: a space, an agent or an option is not supported.
     """
 
     def __init__(
@@ -154,10 +155,10 @@ class Collector:
         self.seed = seed
         self.autoreset_mode = autoreset_mode_of(envs, autoreset_mode)
         self.total_steps = 0
-        """Transitions so far, over all envs; resets are none."""
+        """Transitions so far, over all envs; resets do not count."""
         self.statistics = EpisodeStatistics(window)
         self.seconds = {"env": 0.0, "policy": 0.0, "videos": 0.0}
-        """What ``collect`` has taken so far, by what it went into; the rest is the collector's."""
+        """Time spent in ``collect`` so far, by part; the rest is the collector's own."""
         self.finished: list[tuple[int, Episode]] = []
         """The episodes that ended in the last rollout, or step, each with its row."""
         self.use(agent)
@@ -188,10 +189,10 @@ class Collector:
         self._file = EpisodeFile(episodes_csv) if episodes_csv is not None else None
 
     def use(self, agent: AnyAgent) -> None:
-        """Ask this agent from now on, on the same device.
+        """Use this agent from now on, on the same device.
 
         Raises:
-            TypeError: it is none.
+            TypeError: it is not an agent.
         """
         self._choose = choosing(agent) if self._on_cpu else None
         self._act, self._value = acting(agent), valuing(agent)
@@ -205,10 +206,10 @@ class Collector:
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Reset every env, or those of ``options["reset_mask"]``; the next rollout begins there.
 
-        Their running episodes are forgotten. The first time the collector's seed is the default.
+        Their running episodes are discarded. The first time, the collector's seed is the default.
 
         Raises:
-            ValueError: some envs only, before the first reset or after a rollout was broken off.
+            ValueError: only some envs, before the first reset or after a rollout was interrupted.
         """
         which = options.get("reset_mask") if isinstance(options, dict) else None
         if which is not None and self._now is None:
@@ -237,10 +238,10 @@ class Collector:
             self.recorder.begin(which)
 
     def collect(self) -> Rollout:
-        """Step every env ``steps`` times; the first time, and after an error, from a reset on.
+        """Step every env ``steps`` times; the first time, and after an error, reset first.
 
         Raises:
-            TypeError, ValueError: the agent answered something that cannot be used.
+            TypeError, ValueError: the agent returned something that cannot be used.
             RuntimeError: the collector is closed.
         """
         if self._closed:
@@ -276,10 +277,10 @@ class Collector:
 
     @property
     def observations(self) -> Tree:
-        """What the agent will see next, on the collector's device and in memory of its own.
+        """What the agent will see next, as a copy on the collector's device.
 
         Raises:
-            RuntimeError: that takes a reset, at first and after a rollout was broken off.
+            RuntimeError: a reset is needed: there was none yet, or a rollout was interrupted.
         """
         if self._now is None:
             raise RuntimeError("there are no observations yet: reset() the collector.")
@@ -290,8 +291,8 @@ class Collector:
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
         """Step every env once with these actions instead of the agent's.
 
-        The next rollout goes on from there; episodes that end count in ``statistics``. Envs that
-        do not reset themselves stay at their ends until ``reset`` or the next ``collect``.
+        The next rollout continues from there; episodes that end count in ``statistics``. Envs
+        without autoreset stay at the end of their episode until ``reset`` or the next ``collect``.
 
         Returns:
             Rewards, and which envs were terminated and truncated; ``observations`` has the rest.
@@ -652,16 +653,16 @@ class Collector:
         return final_values, values[:count].clone()
 
     def state_dict(self) -> dict[str, Any]:
-        """What was counted so far, for a checkpoint; neither envs nor running episodes."""
+        """The counts so far, for a checkpoint; without envs and running episodes."""
         return {"total_steps": self.total_steps, "statistics": self.statistics.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Count on from a state of ``state_dict``."""
+        """Continue from a state of ``state_dict``."""
         self.total_steps = operator.index(state["total_steps"])
         self.statistics.load_state_dict(state["statistics"])
 
     def close(self) -> None:
-        """Close the fleet, the recorder and the file of episodes; once."""
+        """Close the fleet, the recorder and the episodes file. Further calls do nothing."""
         if not self._closed:
             self._closed = True
             try:

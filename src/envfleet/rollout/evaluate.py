@@ -1,4 +1,4 @@
-"""How good an agent is: whole episodes, the same number from every env, without a trace."""
+"""Evaluate an agent: whole episodes, the same number from every env, without side effects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from envfleet.rollout.statistics import Episode, EpisodeSource, EpisodeSummary
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """The episodes of an evaluation, env by env in their order."""
+    """The episodes of an evaluation, ordered by env and, for each env, by time."""
 
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
@@ -65,22 +65,22 @@ def evaluate(
     progress: bool | None = None,
     mask_key: str | None = MASK_KEY,
 ) -> EvaluationResult:
-    """Play ``episodes`` whole episodes and say how they went.
+    """Play ``episodes`` whole episodes and return their returns and lengths.
 
-    Every env plays the same number of them (the first ones one more where that does not come out
-    even), so that short episodes are not preferred. Random states, gradients and a module's
-    training mode are as before afterwards; the fleet, which should not be the one that is trained
-    on, is reset at the beginning and stays open.
+    Every env plays the same number of episodes (the first envs one more if the number cannot be
+    divided evenly), so that short episodes are not over-represented. Random states, gradients and
+    a module's training mode are restored afterwards. The fleet, which should not be the one used
+    for training, is reset at the beginning and stays open.
 
     Args:
         agent: needs ``act(observations, deterministic=True)``, or ``deterministic=False``.
         envs: any ``gymnasium.vector.VectorEnv``.
-        episodes: how many in all.
+        episodes: total number of episodes.
         deterministic: whether to take the agent's best actions instead of sampling.
-        seed: of the envs (env ``i`` gets ``seed + i``) and of the sampling.
+        seed: seed of the envs (env ``i`` gets ``seed + i``) and of the sampling.
         device: as for ``Collector``.
         autoreset_mode: as for ``Collector``.
-        source: where returns and lengths are learnt from, as ``Collector``'s ``episodes``.
+        source: where returns and lengths come from, as ``Collector``'s ``episodes``.
         channels_first: as for ``Collector``.
         progress: whether to show a progress bar; by default on a terminal.
         mask_key: as for ``Collector``.

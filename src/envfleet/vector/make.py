@@ -1,4 +1,4 @@
-"""make: a fleet from an id, a spec, a factory or a list of factories, in the words of make_vec."""
+"""make: a fleet from an id, a spec or factories, with the argument names of make_vec."""
 
 from __future__ import annotations
 
@@ -81,28 +81,28 @@ def make(
 ) -> Fleet[Any, Any] | NativeVectorEnv:
     """Build a fleet of envs.
 
-    Every option of ``ProcessVectorEnv`` may be given by its name (``caller_steps=True``,
+    Every option of ``ProcessVectorEnv`` may be passed by name (``caller_steps=True``,
     ``on_failure="restart"``, ``infos="final"``, ``copy=False``), and with ``backend="ray"`` every
-    option of ``RayVectorEnv``; all other keywords are the env's.
+    option of ``RayVectorEnv``; all other keywords are passed to the env.
 
     Args:
         env: a registered id (``module:Id-v0`` imports the module first), an ``EnvSpec``, a function
             that builds an env, or a list of such functions, one per env.
-        num_envs: how many; may be left out with a list.
+        num_envs: number of envs; may be omitted with a list.
         backend: "serial" (in this process), "process" (in workers), "ray" (in actors of a Ray
             cluster; see ``docs/scaling.md``), "native" (the env's own batched implementation; see
-            ``docs/native.md``), or "auto": one env is measured for about 0.3 s, in a process of its
-            own, and the engine of this machine expected to be fastest is taken, never the native
-            one, whose random numbers are others; see ``plan`` of what is returned, and the log
+            ``docs/native.md``), or "auto": one env is measured for about 0.3 s in a separate
+            process, to choose the engine expected to be fastest on this machine. This is never the
+            native one, whose random numbers differ. See ``plan`` of the returned fleet, and the log
             "envfleet".
-        isolate: never run an env in this process: no crash or hang of an env can take it along.
-        workers: how many worker processes, or actors; see ``ProcessVectorEnv``.
+        isolate: never run an env in this process, so that an env cannot crash or hang it.
+        workers: number of worker processes, or actors; see ``ProcessVectorEnv``.
         autoreset_mode: what happens when an episode ends.
-        wrappers: applied to every env, the first one innermost.
-        vector_kwargs: options of the engine as ``make_vec`` takes them; the same as by name. Where
-            it does not say otherwise, custom spaces go by pipe (``shared_memory="auto"``).
-        **env_kwargs: passed as they are to the constructor of every env, or to the function that
-            builds it. A list is never split among the envs: for arguments that differ pass a list
+        wrappers: applied to every env, innermost first.
+        vector_kwargs: options of the engine as ``make_vec`` takes them; the same as by name. By
+            default, custom spaces go by pipe (``shared_memory="auto"``).
+        **env_kwargs: passed unchanged to the constructor of every env, or to the function that
+            builds it. A list is never split among the envs: for arguments that differ, pass a list
             of functions, ``make([partial(MyEnv, level=i) for i in range(4)])``. If an argument of
             the env has the name of an engine's option, pass a function that sets it.
 
@@ -112,7 +112,7 @@ def make(
         ``gymnasium.make_vec`` accepts.
 
     Raises:
-        TypeError: ``env`` is none of these, or the engine does not have an option.
+        TypeError: ``env`` is none of these, or the engine has no such option.
         ValueError: an unknown backend, a bad number of envs, or options that contradict each other.
         gymnasium.error.Error: the id is unknown.
     """
@@ -170,7 +170,7 @@ def make(
 
 @dataclass(frozen=True)
 class SpecFactory:
-    """Builds one env from a spec, which carries all that a worker needs to know."""
+    """Builds one env from a spec, which contains everything a worker needs."""
 
     spec: EnvSpec
     kwargs: dict[str, Any]
@@ -200,10 +200,10 @@ def _wrap(env: gymnasium.Env[Any, Any], wrappers: Sequence[Wrapper]) -> gymnasiu
 
 
 def check_backend(backend: str) -> None:
-    """Refuse a backend that is not known.
+    """Refuse an unknown backend.
 
     Raises:
-        ValueError: it names those that are.
+        ValueError: naming the known ones.
     """
     if backend not in _NAMES:
         names = ", ".join(map(repr, _NAMES))

@@ -1,4 +1,4 @@
-"""PartialBatches: some envs at a time; whoever is ready goes on, and slow ones hold nobody up."""
+"""PartialBatches: step the envs that are ready, without waiting for slow ones."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ _NEVER = Deadline(None)
 
 
 class Batch(NamedTuple):
-    """What some envs have answered: row ``i`` is that of env ``env_ids[i]``; the caller's own."""
+    """The results of some envs: row ``i`` is that of env ``env_ids[i]``. The caller owns it."""
 
     env_ids: NDArray[np.intp]
-    """In ascending order, or in that which ``recv`` was asked for."""
+    """In ascending order, or in the order passed to ``recv``."""
     observations: Any
     rewards: NDArray[np.float64]
     terminations: NDArray[np.bool_]
     truncations: NDArray[np.bool_]
     infos: Any
-    """Over these rows, in the fleet's ``info_format``."""
+    """The infos of these rows, in the fleet's ``info_format``."""
 
 
 class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
-    """Sends actions to some envs and receives those that are ready.
+    """Send actions to some envs and receive the results of those that are ready.
 
     An env is *outstanding* from ``send`` to the ``recv`` that returns it, and has at most one
-    action meanwhile. Any other call on it is refused; envs that are not outstanding may be called
-    by their ``env_ids``. What an env raises, ``recv`` raises as soon as it knows; that env waits
-    for a reset, and the others flow on.
+    action in that time. Any other call on it is refused; envs that are not outstanding may be
+    called by their ``env_ids``. If an env raises an exception, ``recv`` raises it as soon as it is
+    known; that env then needs a reset, and the others continue.
     """
 
     _traffic: Traffic | None = None
@@ -58,14 +58,14 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
         return self._call.flow.outstanding()
 
     def flow(self) -> FlowCounts:
-        """What ``recv`` has received since the last call of this: a guide to ``min_envs``."""
+        """Counts of what ``recv`` received since the last call; a guide to ``min_envs``."""
         self._assert_is_open()
         return self._counted().take()
 
     # Sending
 
     def send(self, actions: ActType, env_ids: EnvIds | None = None) -> None:
-        """Have envs step, each as soon as it can; ``recv`` returns their answers.
+        """Have envs step, each as soon as it can; ``recv`` returns the results.
 
         Args:
             actions: one per env of ``env_ids``, in that order.
@@ -73,9 +73,9 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
 
         Raises:
             AlreadyPendingCallError: one of them is outstanding, or another call is pending.
-            ResetNeeded: one of them waits for a reset.
+            ResetNeeded: one of them needs a reset.
             TypeError, ValueError: the actions do not fit, or there are no such envs. In all these
-                cases no env was asked.
+                cases no action was sent.
         """
         self._send_step(actions, checked_ids(env_ids, self.num_envs), "send")
 
@@ -90,8 +90,8 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
 
         Args:
             env_ids: which envs; None is all.
-            seed: env ``i`` gets ``seed + i``, or its entry of a list with one per env of these.
-            options: for each of them, or a list with one dict per env of these.
+            seed: env ``i`` gets ``seed + i``, or its entry in a list with one seed per given env.
+            options: a dict for all of them, or a list with one dict per given env.
 
         Raises:
             AlreadyPendingCallError: one of them is outstanding, or another call is pending.
@@ -145,25 +145,25 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
         *,
         env_ids: EnvIds | None = None,
     ) -> Batch:
-        """The envs that are ready, sorted by their number; or these, as soon as all of them are.
+        """Receive the envs that are ready, sorted by number; or wait for given ones.
 
-        Envs of the calling process (the serial engine, ``caller_steps``) move in here, while too
-        few are ready.
+        Envs in the calling process (the serial engine, ``caller_steps``) step during this call,
+        while too few are ready.
 
         Args:
-            min_envs: wait for so many; None is all that are outstanding, 0 takes what is there.
-            max_envs: return no more; those that have been ready for longest come first.
+            min_envs: wait for this many; None is all that are outstanding, 0 does not wait.
+            max_envs: return at most this many; those that have been ready longest come first.
             timeout: seconds to wait for ``min_envs``, or for ``env_ids``.
             env_ids: wait for these and no others, and return them in this order; all of them must
                 be outstanding.
 
         Raises:
             NoAsyncCallError: nothing is outstanding.
-            ValueError: fewer than ``min_envs`` are outstanding, ``max_envs`` is less, ``env_ids``
-                names one that is not outstanding, or is given beside ``min_envs`` or ``max_envs``.
-            WaitTimeout: fewer than ``min_envs`` are ready; they stay so.
-            ResetNeeded: an interrupt has torn the step of an env in this process.
-            Exception: what an env has raised; nothing is lost of the others.
+            ValueError: fewer than ``min_envs`` are outstanding, ``max_envs`` is lower, ``env_ids``
+                names one that is not outstanding, or is given with ``min_envs`` or ``max_envs``.
+            WaitTimeout: fewer than ``min_envs`` are ready; these stay ready.
+            ResetNeeded: an interrupt broke off the step of an env in this process.
+            Exception: what an env raised; the results of the others are not lost.
         """
         if self.closed:
             self._assert_is_open()

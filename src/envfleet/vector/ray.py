@@ -1,4 +1,4 @@
-"""RayVectorEnv: the envs of a fleet in Ray actors, several envs per actor, on any machines."""
+"""RayVectorEnv: a fleet in Ray actors, several envs per actor, on one or more machines."""
 
 from __future__ import annotations
 
@@ -26,41 +26,42 @@ from envfleet.vector.workers import WorkerFleet
 
 # VectorEnv once more: skrl and others look for it among a class's direct bases only.
 class RayVectorEnv(WorkerFleet[ObsType, ActType], VectorEnv[ObsType, ActType, NDArray[Any]]):
-    """``ProcessVectorEnv`` with Ray actors for workers; a step costs one message per actor.
+    """``ProcessVectorEnv`` with Ray actors as workers; a step takes one message per actor.
 
-    Same numbers, same methods, same errors. A message takes most of a millisecond, so that this
-    pays for envs that are slow, or too many for one machine; ``RayCollector`` sends one message per
-    rollout instead (docs/scaling.md). No env is built in the calling process. An actor or node that
-    dies is a ``WorkerDied`` that names node and envs, or is replaced (``on_failure="restart"``);
-    no step is ever sent twice.
+    Same numbers, same methods, same errors. A message takes most of a millisecond, so this is
+    worthwhile for envs that are slow, or too many for one machine; ``RayCollector`` sends one
+    message per rollout instead (docs/scaling.md). No env is built in the calling process. If an
+    actor or node dies, a ``WorkerDied`` names the node and the envs, or the actor is replaced
+    (``on_failure="restart"``); no step is ever sent twice.
 
-    A Ray that this program has joined already is used and left as it is; otherwise it is joined, or
-    started, here, and left, or stopped, with the last fleet that uses it.
+    If this program has already joined a Ray cluster, that one is used and left as it is. Otherwise
+    the fleet joins or starts one, which is left or stopped with the last fleet that uses it.
 
     Args:
-        env_fns: functions that build the envs, each in its actor. They are sent by value; modules
-            that they import must be there, or be sent along by ``runtime_env``.
+        env_fns: functions that build the envs, each in its actor. They are sent by value; the
+            modules they import must be installed there, or be sent with ``runtime_env``.
         copy: whether ``reset`` and ``step`` return copies of the observations.
         observation_mode: see ``ProcessVectorEnv``.
         autoreset_mode: what happens when an episode ends.
-        workers: how many actors share the envs; by default as many as the cluster has CPUs, and
-            never more than envs.
-        address: of a Ray cluster, "auto" for one that runs on this machine, "local" for a new one;
-            None takes what is there and else starts one.
-        resources: what each actor asks for, in the words of ``ray.cluster_resources()``; None is
+        workers: number of actors that share the envs; by default the number of CPUs in the
+            cluster, and never more than envs.
+        address: address of a Ray cluster, "auto" for one that runs on this machine, "local" for a
+            new one; None uses an existing one, else starts one.
+        resources: what each actor requests, in the names of ``ray.cluster_resources()``; None is
             ``{"CPU": 1}``.
-        runtime_env: Ray's own, for the actors: packages, working directory, variables.
-        start_timeout: seconds until the cluster must have room for all actors.
-        worker: a subclass of ``envfleet.EnvHost`` that handles the envs of an actor its own way.
-        on_failure: "raise" what went wrong, or "restart" the actor that died or the env that
-            raised; the interrupted transition is reported as truncated, with
+        runtime_env: Ray's runtime environment for the actors: packages, working directory,
+            variables.
+        start_timeout: seconds to wait until the cluster has room for all actors.
+        worker: a subclass of ``envfleet.EnvHost`` that customises how an actor handles its envs.
+        on_failure: "raise" the error, or "restart" the actor that died or the env that raised; the
+            interrupted transition is reported as truncated, with
             ``info["worker_restarted"]``.
-        restarts: how many restarts are allowed within how many seconds.
+        restarts: the number of restarts allowed, and within how many seconds.
         step_timeout: seconds after which an actor that has not finished its step counts as dead.
         infos: see ``ProcessVectorEnv``.
         info_format: see ``ProcessVectorEnv``.
-        worker_threads: how many threads BLAS, OpenMP, torch and OpenCV may use in each actor; None
-            leaves that to Ray.
+        worker_threads: number of threads that BLAS, OpenMP, torch and OpenCV may use in each
+            actor; None leaves that to Ray.
 
     Raises:
         ImportError: Ray is not installed.
@@ -133,7 +134,7 @@ class RayVectorEnv(WorkerFleet[ObsType, ActType], VectorEnv[ObsType, ActType, ND
 
     @property
     def nodes(self) -> list[str]:
-        """Per actor the node that it runs on; none after ``close``."""
+        """The node of each actor; empty after ``close``."""
         if self.closed:
             return []
         return [shard.node for shard in self._pool.shards if isinstance(shard, RayShard)]

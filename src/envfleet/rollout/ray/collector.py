@@ -40,18 +40,18 @@ _log = logging.getLogger("envfleet")
 
 
 class Health(NamedTuple):
-    """How the actors are."""
+    """The state of the actors."""
 
     alive: int
     """Actors whose fleet is built."""
     restarted: int
-    """How often one was replaced."""
+    """Number of replacements so far."""
     late: int
-    """Actors that are still at work on a round that went on without them."""
+    """Actors that are still working on a round that continued without them."""
     in_flight: int
-    """Actors that are at work, late ones included."""
+    """Actors that are working, including late ones."""
     dropped: int
-    """Rollouts that were missing in their round so far."""
+    """Rollouts that have been missing from their round so far."""
 
 
 @dataclass
@@ -79,41 +79,41 @@ class RayCollector:
     """Collects rollouts of ``steps`` steps from ``actors * envs_per_actor`` envs on a Ray cluster.
 
     Rollouts, statistics and masks are those of ``Collector``; env ``i`` of actor ``a`` is column
-    ``a * envs_per_actor + i``. With one actor they are the same numbers as those of a ``Collector``
-    on the same envs, as far as the agent draws its random numbers from torch's generator, or from
-    NumPy's in its attribute ``generator``; with more they are the same from run to run. The agent
-    must pickle. If it has ``state_dict`` and ``load_state_dict``, as torch's modules do, only its
-    state travels in each round.
+    ``a * envs_per_actor + i``. With one actor the numbers are the same as with a ``Collector`` on
+    the same envs, provided that the agent draws its random numbers from torch's generator, or from
+    a NumPy one in its attribute ``generator``; with more they are reproducible from run to run. The
+    agent must be picklable. If it has ``state_dict`` and ``load_state_dict``, as torch modules do,
+    only its state is sent in each round.
 
     Args:
         env: what ``envfleet.make`` takes.
-        agent: see ``Collector``; asked for its weights in every ``collect``.
-        actors: how many.
-        envs_per_actor: how many envs each of them has.
+        agent: see ``Collector``; its weights are sent in every ``collect``.
+        actors: number of actors.
+        envs_per_actor: number of envs per actor.
         steps: the length T of a rollout.
-        fleet: further arguments of ``make`` for each actor's fleet; by default ``{"backend":
+        fleet: additional arguments of ``make`` for each actor's fleet; by default ``{"backend":
             "serial"}``, which suits an actor with one CPU.
-        options: further arguments of each actor's ``Collector``.
-        device: where rollouts go; by default ``agent.device``. Actors use the CPU.
-        seed: of the first reset: env ``n`` gets ``seed + n``.
-        window: how many finished episodes ``statistics`` looks back on.
-        on_late: "wait" for every actor, or "drop" what has not come ``deadline`` seconds after the
-            round began: these envs are missing in ``rollout.env_ids``. The first rollout is always
-            waited for.
+        options: additional arguments of each actor's ``Collector``.
+        device: device of the rollouts; by default ``agent.device``. Actors use the CPU.
+        seed: seed of the first reset: env ``n`` gets ``seed + n``.
+        window: number of finished episodes in ``statistics``.
+        on_late: "wait" for every actor, or "drop" what has not arrived ``deadline`` seconds after
+            the round began: these envs are missing from ``rollout.env_ids``. The first rollout
+            always waits.
         deadline: see ``on_late``.
-        on_loss: whether the rollout of an actor that died is collected "again" by the one that
-            takes its place, or is "drop"ped, like one that is late.
-        restarts: how many actors may be replaced within how many seconds.
+        on_loss: whether the rollout of an actor that died is collected "again" by its replacement,
+            or dropped ("drop"), like a late one.
+        restarts: the number of actors that may be replaced, and within how many seconds.
         address: see ``RayVectorEnv``.
         resources: see ``RayVectorEnv``.
         runtime_env: see ``RayVectorEnv``.
-        start_timeout: seconds until the cluster must have room; where there is none by then for an
-            actor that takes a dead one's place, rounds go on without it until there is.
+        start_timeout: seconds to wait until the cluster has room; if there is still none for the
+            replacement of a dead actor, rounds continue without it until there is.
 
     Raises:
         ImportError: Ray is not installed.
         RuntimeError: the cluster has no room for the actors.
-        TypeError, ValueError: an option that cannot be used.
+        TypeError, ValueError: an option is not supported.
         Exception: what building an env, or a collector, raised in an actor.
     """
 
@@ -149,7 +149,7 @@ class RayCollector:
         self.device = device_of(agent, device)
         self.seed = seed
         self.total_steps = 0
-        """Transitions so far, over all envs; resets are none."""
+        """Transitions so far, over all envs; resets do not count."""
         self.statistics = EpisodeStatistics(window)
         self._on_late, self._deadline, self._on_loss = on_late, deadline, on_loss
         self._budget = RestartBudget(*restarts)
@@ -190,7 +190,7 @@ class RayCollector:
     # A round
 
     def collect(self) -> Rollout:
-        """One rollout of all actors, or of those that are in time (``on_late``, ``on_loss``).
+        """Collect one rollout from all actors, or from those in time (``on_late``, ``on_loss``).
 
         Raises:
             WorkerDied: an actor died, and the budget of ``restarts`` is spent.
@@ -258,12 +258,12 @@ class RayCollector:
         seat.round, seat.is_new = self._round, False
 
     def begin_episodes(self, seed: int | None, for_globals: int | None = None) -> None:
-        """All envs begin new episodes in the next ``collect``.
+        """Have all envs begin new episodes in the next ``collect``.
 
         Args:
             seed: env ``n`` gets ``seed + n``.
-            for_globals: of ``random`` and ``np.random``, and torch's generator in workers of fleets
-                that have some; each actor gets one of its own.
+            for_globals: seed of ``random`` and ``np.random``, and of torch's generator in the
+                workers of fleets that have some; each actor gets its own.
         """
         self.seed, self._for_globals = seed, for_globals
         for seat in self._seats:
@@ -347,7 +347,7 @@ class RayCollector:
         self._start(seat)
 
     def health(self) -> Health:
-        """How the actors are, as far as the last round has shown."""
+        """The state of the actors, as of the last round."""
         busy = [seat for seat in self._seats if seat.is_built and seat.pending is not None]
         return Health(
             alive=sum(seat.is_built for seat in self._seats),
@@ -359,22 +359,22 @@ class RayCollector:
 
     @property
     def nodes(self) -> list[str]:
-        """Per actor the node that it runs on."""
+        """The node of each actor."""
         return [seat.node for seat in self._seats]
 
     @property
     def restart_count(self) -> int:
-        """How many actors were replaced so far."""
+        """Number of actors replaced so far."""
         return self._budget.spent
 
     def metrics(self) -> dict[str, float]:
-        """How many actors are late, and rollouts dropped so far, where that can be."""
+        """Number of late actors and of dropped rollouts so far, if the options allow any."""
         if self._on_late == "wait" and self._on_loss != "drop":
             return {}
         return {"actors/late": float(self.health().late), "actors/dropped": float(self._dropped)}
 
     def state_dict(self) -> dict[str, Any]:
-        """What was counted so far, for a checkpoint; neither envs nor running episodes."""
+        """The counts so far, for a checkpoint; without envs and running episodes."""
         return {
             "total_steps": self.total_steps,
             "statistics": self.statistics.state_dict(),
@@ -382,10 +382,10 @@ class RayCollector:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Count on from a state of ``state_dict``.
+        """Continue from a state of ``state_dict``.
 
         Raises:
-            ValueError: rollouts had been dropped by then: nothing is exactly that run again.
+            ValueError: rollouts had been dropped, so the run cannot be repeated exactly.
         """
         if state.get("dropped"):
             raise ValueError(
@@ -398,7 +398,7 @@ class RayCollector:
     # The end
 
     def close(self) -> None:
-        """Close the fleets, as far as they are idle, and end the actors; once."""
+        """Close the fleets of idle actors, and end all actors. Further calls do nothing."""
         if self._closed:
             return
         self._closed = True
