@@ -67,8 +67,8 @@ class TrainConfig:
     orthogonal: bool = True
     """Initialise weights orthogonally; otherwise as torch does."""
     mask_key: str | None = "action_mask"
-    """Key of the action mask in the infos; None ignores masks. If envs have a method
-    action_masks(), its result is used."""
+    """Key of the action mask in the infos; None ignores masks. If an env does not set it, but has a
+    method action_masks(), the result of that is used."""
     env_kwargs: tuple[str, ...] = ()
     """Arguments of the env as key=value, typed by its signature; nested values as JSON."""
     wrappers: tuple[str, ...] = ()
