@@ -25,9 +25,9 @@ from envfleet.training.trainer import Run
 
 @dataclass(frozen=True)
 class Train(RunOptions, TrainConfig):
-    """Train PPO on an env; what it learns, and how, is in the run's folder.
+    """Train PPO on an environment. Everything about a run is in its folder.
 
-    The values below are those that will be used: of the preset, where it has the env.
+    The defaults below are the values that will be used: the preset's, if it knows the environment.
     """
 
     env_id: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV_ID")] = ""
@@ -37,7 +37,7 @@ class Train(RunOptions, TrainConfig):
     ] = ()
     """A wrapper of the env as module:callable; may be given several times, the innermost first."""
     preset: Literal["zoo", "cleanrl", "fast"] | None = None
-    """Whose hyper-parameters; by default zoo's where it has the env, else Stable-Baselines3's."""
+    """Where the defaults come from: rl-zoo if it knows the env, else Stable-Baselines3."""
     until_solved: bool = False
     """End the run when the last 100 episodes reach the env's reward threshold."""
     track: tuple[str, ...] = ()
@@ -45,9 +45,9 @@ class Train(RunOptions, TrainConfig):
     run_dir: Path = Path("runs")
     """Runs are <run-dir>/<env>/<name>."""
     name: str | None = None
-    """Of the run; by default the seed and the time."""
+    """Name of the run; by default the seed and the time."""
     quiet: bool = False
-    """Show no progress and no summary; problems are still said."""
+    """Show no progress and no summary; problems are still reported."""
     show_config: bool = False
     """Print the configuration as JSON, and train nothing."""
 

@@ -108,7 +108,8 @@ class TrainConfig:
 class RunOptions:
     """How a run is executed.
 
-    Only ``checkpoint_every``, ``eval_every`` and ``min_envs`` affect what it learns.
+    With the same seed it learns the same whatever ``backend``, ``keep`` and the video options are.
+    ``checkpoint_every``, ``eval_every``, ``min_envs``, ``actors`` and ``device`` affect it.
     """
 
     backend: Literal["auto", "serial", "process"] = "auto"
