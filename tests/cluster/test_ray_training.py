@@ -63,7 +63,7 @@ def test_a_run_with_two_actors_resumes_exactly(tmp_path):
     [
         ({"actors": 3}, "num_envs=4 must be a multiple of actors=3"),
         ({"ray": "auto"}, "say how many actors"),
-        ({"actors": 2, "record_every": 100}, "films envs of this machine"),
+        ({"actors": 2, "record_every": 100}, "records envs of this machine"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(tmp_path, words, text):
