@@ -182,11 +182,9 @@ def test_every_space_and_mode_by_pipe(build, name, mode):
 
 @pytest.mark.engines("ray")
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
-@pytest.mark.parametrize("name", ["box-float32", "discrete", "text", "custom", "all at once"])
+@pytest.mark.parametrize("name", SPACES)
 def test_every_space_and_mode_in_actors(build, name, mode):
-    # Starting actors takes its time: most spaces are leaves of one env.
-    space = SPACES[name] if name in SPACES else spaces.Dict(SPACES)
-    compare_space(build, space, mode)
+    compare_space(build, SPACES[name], mode)
 
 
 @only_here

@@ -508,7 +508,8 @@ def test_training_goes_on_when_a_worker_is_killed(tmp_path):
             return super()._observe().astype(np.float32)
 
     plan = {"step": Fault("sigkill", at=20, once=str(tmp_path / "fired"))}
-    envs = TianshouVectorEnv([partial(Faulty, plan, 15)] * 4, **PROCESS, on_failure="restart")
+    fns = [partial(Faulty, plan, 15), *[partial(Faulty, {}, 15)] * 3]
+    envs = TianshouVectorEnv(fns, **PROCESS, on_failure="restart")
     algorithm = ppo(Faulty.observation_space, Faulty.action_space)
     collector = Collector(algorithm, envs, VectorReplayBuffer(2000, 4))
     collector.reset()
