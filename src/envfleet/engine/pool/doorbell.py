@@ -20,8 +20,8 @@ BRIEFLY = 5e-5
 """Seconds to look for single envs where there are more processes than cores.
 
 A core that looks is not idle, so Linux moves no waiting worker there. Measured on 2 cores with 2
-workers that compute and an agent that takes as long: 1.5 times the steps per second of a caller
-that looks for 1 ms.
+workers that compute and an agent that takes as long, half of the envs at a time: 1.12 times the
+steps per second of ``step``, against 0.89 times where the caller looks for 1 ms.
 """
 
 
