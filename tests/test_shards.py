@@ -54,6 +54,7 @@ class Rig:
             )
         self.pool = Pool(starter)
         try:
+            self.pool.start()
             self.pool.gather(NEVER)
             space = CounterEnv.observation_space
             structure, actions = Structure(space), Structure(spaces.Discrete(3))
@@ -66,7 +67,8 @@ class Rig:
             else:
                 self.arena = Arena.shared(terms, len(env_fns), workers)
             self.views = self.arena.views
-            self.pool.attach(self.arena)
+            self.pool.own(lambda: self.arena)
+            self.pool.attach()
             self.ask(lambda envs: Reset(plan_reset([None] * len(env_fns), None, 4).shard(envs)))
         except BaseException:
             self.pool.stop()

@@ -15,6 +15,7 @@ import sys
 import textwrap
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -362,3 +363,37 @@ def test_an_alarm_while_a_fleet_is_built_leaves_nothing(context):
             except Alarm:
                 alarms.off()
     assert built < 15
+
+
+@pytest.mark.parametrize("package", ["vector", "engine/arena", "engine/pool", "engine/process"])
+def test_an_alarm_at_any_line_of_building_leaves_nothing(package):
+    """The same, not left to chance: a real signal when a line runs for the first time."""
+    source = f"{Path(envfleet.__file__).parent / package}{os.sep}"
+    caller = os.getpid()
+    rung = set()
+
+    def trace(frame, event, _):
+        line = frame.f_code.co_filename, frame.f_lineno
+        if not line[0].startswith(source) or os.getpid() != caller:
+            return None
+        if line[0].endswith("signals.py"):  # no handler runs inside its barrier unless traced
+            return None
+        if event == "line" and line not in rung:
+            rung.add(line)
+            signal.raise_signal(signal.SIGALRM)
+        return trace
+
+    with Alarms(random.Random(4)) as alarms:
+        alarms.is_on = True
+        built = False
+        while not built:
+            sys.settrace(trace)
+            try:
+                fleet = envfleet.ProcessVectorEnv([small] * 2, context="fork", workers=2)
+                built = True
+            except Alarm:
+                continue
+            finally:
+                sys.settrace(None)
+            fleet.close(timeout=5)
+    assert len(rung) > 10

@@ -99,6 +99,7 @@ def measure(env_fn: EnvFactory, context: str | None, budget: float = BUDGET) -> 
     starter = WorkerStarter(job, 1, context=context, daemon=True, name="Measuring", threads=1)
     pool = Pool(starter)
     try:
+        pool.start()
         if not _answers(pool, budget + START[starter.method]):
             return None
         pool.raise_failures()

@@ -83,6 +83,7 @@ class ShardedEnv(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, Act
                 self, self._pool.stop, kwargs={"terminate": True}, exitpriority=10
             )
         try:
+            self._pool.start()
             self._pool.gather(Deadline(None))
             self._pool.raise_failures()
             descriptions = [outcome.results[0] for _, outcome in self._pool.outcomes()]
@@ -113,7 +114,7 @@ class ShardedEnv(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, Act
             self._autoreset_mode,
             self.infos,
         )
-        arena = self._make_arena(terms)
+        arena = self._pool.own(lambda: self._make_arena(terms))
         self._results = self._call.results = Results(
             arena.views,
             self._observation_structure,
@@ -121,7 +122,7 @@ class ShardedEnv(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, Act
             info_format=self._info_format,
             same_step=terms.keeps_final,
         )
-        self._pool.attach(arena)
+        self._pool.attach()
         self._call.flow.follow(self._pool.arrivals)
         if self._call.mender is not None:
             self._call.mender.history.follow(arena.views, self._results.loose)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from gymnasium.error import ClosedEnvironmentError
 
@@ -29,13 +29,12 @@ FEW = 64
 
 
 class Pool:
-    """The shards of one fleet. Not thread-safe; what is not local is useless in a forked child."""
+    """The shards of one fleet. Not thread-safe; what is not local is useless in a forked child.
+
+    It has none until ``start``, so that whoever makes a pool can see to its end first.
+    """
 
     def __init__(self, starter: Starter) -> None:
-        """Start the shards; they build their envs at the same time.
-
-        Raises whatever starting one raises, after those already started were stopped.
-        """
         self._owner = os.getpid()
         self._forks = None if starter.survives_fork else guard.forks()
         self._death: WorkerDied | None = None
@@ -58,10 +57,16 @@ class Pool:
         """Those of them that have to be waited for."""
         self._bell = Doorbell([])
         self._contention = Contention(self.shards)
+
+    def start(self) -> None:
+        """Start the shards; they build their envs at the same time.
+
+        Raises whatever starting one raises, after those already started were stopped.
+        """
         try:
-            with starter.limits():
-                for index in range(starter.count):
-                    starter.start(index, self._adopt)
+            with self._starter.limits():
+                for index in range(self._starter.count):
+                    self._starter.start(index, self._adopt)
         except BaseException:
             self.stop(terminate=True)
             raise
@@ -75,15 +80,31 @@ class Pool:
     def _note_elsewhere(self) -> None:
         self._elsewhere = [shard for shard in self.shards if shard.descriptor is not None]
 
-    def attach(self, arena: Arena) -> None:
-        """Own this arena, and give it to every shard; returns when all have it.
+    def own(self, make_arena: Callable[[], Arena]) -> Arena:
+        """Make an arena and own it in place of the one before, which is closed.
+
+        Interrupts wait meanwhile: an arena that nobody owns would keep its memory for good.
+        """
+        self.check()
+        with held_signals():
+            arena = make_arena()
+            self.in_doubt = True
+            before, self._arena = self._arena, arena
+            if before is not None:
+                before.close()
+        return arena
+
+    def attach(self) -> None:
+        """Give the arena to every shard; returns when all have it.
 
         Raises:
             WorkerDied: a shard died of it.
         """
         self.check()
         self.in_doubt = True
-        before, self._arena = self._arena, arena
+        if self._arena is None:
+            raise AssertionError("there is no arena yet")
+        arena = self._arena
         self._arrivals = Arrivals(arena.views)
         if arena.terms.signals:
             words = shared_array(arena.layout.signals, arena.memory)
@@ -100,8 +121,6 @@ class Pool:
                 self._attach(shard, arena, self._arrivals)
             except WorkerDied as death:
                 self._keep(death)
-        if before is not None:
-            before.close()
         self.gather(Deadline(None))
         self.raise_failures()
         self.in_doubt = False
