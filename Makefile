@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CLIENTS := .venv-clients
 
-.PHONY: train test test-oracle test-faults test-ray test-clients test-report browser docs bench coverage lint \
+.PHONY: train test test-oracle test-faults test-ray test-clients test-report browser docs bench results coverage lint \
 	format clean
 
 # Until CartPole is solved; videos, a curve, a report and checkpoints are in runs/CartPole-v1.
@@ -74,6 +74,11 @@ bench: .venv/installed
 	$(BIN)/envfleet bench
 	$(BIN)/envfleet bench CartPole-v1 --num-envs 512 --engines 'envfleet native' 'Gymnasium sync' 'Gymnasium async'
 	$(BIN)/envfleet bench Breakout-84x84x4-gymnasium --num-envs 32 --engines limit 'envfleet native' 'Gymnasium async'
+
+# Trains what docs/results.md shows; hours, but it can be stopped and goes on where it was.
+results: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt -e '.[mujoco]'
+	$(BIN)/python benchmarks/results.py
 
 # Branches of src that the suite takes, worker processes included; in .coverage/html line by line.
 # Without the tests marked `alone` (a traced machine is not the one that they measure) or `untraced`.
