@@ -92,10 +92,36 @@ _CLEANRL_ATARI: dict[str, Any] = {
 
 PRESETS = ("zoo", "cleanrl", "fast")
 
+_FAST_MUJOCO: dict[str, Any] = {
+    "num_envs": 16, "rollout_steps": 256, "batch_size": 256, "epochs": 10, "learning_rate": 1e-3,
+    "learning_rate_schedule": "linear", "log_std": -0.5, "total_steps": 1_000_000, **_NORMALIZED,
+}  # fmt: skip
+
 FAST: dict[str, dict[str, Any]] = {
     "CartPole-v1": {**ZOO["CartPole-v1"], "epochs": 10, "total_steps": 150_000},
-}
-"""Soonest to the reward threshold in wall-clock, where that was measured (docs/training.md)."""
+    "Pendulum-v1": {
+        "num_envs": 16, "rollout_steps": 128, "batch_size": 64, "epochs": 10,
+        "learning_rate": 1e-3, "learning_rate_schedule": "linear", "gamma": 0.9,
+        "total_steps": 200_000,
+    },
+    "LunarLander-v3": {
+        "num_envs": 32, "rollout_steps": 256, "batch_size": 512, "epochs": 6,
+        "learning_rate": 2e-3, "learning_rate_schedule": "linear", "gamma": 0.999,
+        "gae_lambda": 0.98, "entropy_coef": 0.01, "total_steps": 1_500_000,
+    },
+    "BipedalWalker-v3": {
+        "num_envs": 32, "rollout_steps": 256, "batch_size": 512, "epochs": 10,
+        "learning_rate": 1e-3, "learning_rate_schedule": "linear", "total_steps": 4_000_000,
+        **_NORMALIZED,
+    },
+    "Hopper-v5": _FAST_MUJOCO,
+    "Walker2d-v5": {**_FAST_MUJOCO, "learning_rate": 7e-4, "total_steps": 2_000_000},
+    "HalfCheetah-v5": {
+        **_FAST_MUJOCO, "gamma": 0.98, "gae_lambda": 0.92, "log_std": -1.0,
+        "total_steps": 2_000_000,
+    },
+}  # fmt: skip
+"""Soonest to the published return in wall-clock, where that was measured (docs/results.md)."""
 
 
 def preset(env_id: str, name: str, *, continuous: bool = False, image: bool = False) -> TrainConfig:
