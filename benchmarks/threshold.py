@@ -166,7 +166,7 @@ def zoo_model(config: TrainConfig, envs: Any, seed: int) -> Any:
         return (lambda left: left * value) if schedule == "linear" else value
 
     hidden = list(config.hidden)
-    sde = {"use_sde": True, "sde_sample_freq": 4} if config.env_id == "Pendulum-v1" else {}
+    explores_by_sde = config.env_id == "Pendulum-v1"
     return PPO(
         "MlpPolicy",
         envs,
@@ -188,7 +188,8 @@ def zoo_model(config: TrainConfig, envs: Any, seed: int) -> Any:
             "log_std_init": config.log_std,
             "ortho_init": config.orthogonal,
         },
-        **sde,
+        use_sde=explores_by_sde,
+        sde_sample_freq=4 if explores_by_sde else -1,
     )
 
 
