@@ -30,6 +30,7 @@ from envfleet.vector.native.engine import NativeVectorEnv
 from envfleet.vector.partial import Batch
 from envfleet.vector.process import ProcessVectorEnv
 from envfleet.vector.ray import RayVectorEnv
+from envfleet.vector.registry import ENGINES
 from envfleet.vector.serial import SerialVectorEnv
 
 if _typing.TYPE_CHECKING:
@@ -44,6 +45,7 @@ if _typing.TYPE_CHECKING:
     from envfleet.training.loading import TrainedPolicy, load
 
 __all__ = [
+    "ENGINES",
     "Batch",
     "Callback",
     "Collector",

@@ -67,7 +67,7 @@ def carry_out(run: Run, *, quiet: bool = False) -> int:
     start = time.perf_counter()
     title = f"{run.config.env_id} {run.folder.name}"
     progress = Progress() if quiet else make_progress(title, run.config.last_step, run.steps)
-    resume = command.of_run("resume", run.folder, run.config.env_id, run.config.wrappers)
+    resume = command.of_run("resume", run.folder, run.record)
     try:
         with run:
             is_over = run.train(progress)
@@ -102,7 +102,7 @@ def carry_out(run: Run, *, quiet: bool = False) -> int:
     if is_over:
         say("next:")
         for word in ("eval", "record"):
-            say(command.of_run(word, run.folder, run.config.env_id, run.config.wrappers))
+            say(command.of_run(word, run.folder, run.record))
     else:
         say(f"continue with:\n{resume}")  # a line of its own, to be pasted
     return code

@@ -21,6 +21,7 @@ from envfleet.training.config import RunOptions, TrainConfig
 from envfleet.training.envs import find_env
 from envfleet.training.folder import RunFolder
 from envfleet.training.trainer import Run
+from envfleet.vector.registry import backend_names
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Train(RunOptions, TrainConfig):
         tuple[str, ...], tyro.conf.arg(name="wrapper"), tyro.conf.UseAppendAction
     ] = ()
     """A wrapper of the env as module:callable; may be given several times, the innermost first."""
+    backend: Annotated[str, tyro.conf.arg(metavar="|".join(backend_names()))] = "auto"
+    """Where envs run; auto measures one env and chooses. Or module:callable, your own engine."""
     preset: Literal["zoo", "cleanrl", "fast"] | None = None
     """Where the defaults come from: rl-zoo if it knows the env, else Stable-Baselines3."""
     until_solved: bool = False

@@ -110,6 +110,7 @@ def make_collector(setup: CollectorSetup) -> RolloutSource:
             env,
             config.num_envs,
             backend=options.backend,
+            address=options.ray,
             on_failure=options.on_failure,
             render=setup.recorder is not None,
             changes=EnvOptions.of(config),

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
 from envfleet.training.config import TrainConfig
 from envfleet.training.envs import kind_of
+from envfleet.training.folder import RunRecord
 from envfleet.training.presets import preset
-from envfleet.training.trust import imports_module
+from envfleet.training.trust import TO_PLAY, TO_TRAIN, imports
 
 
-def of_run(command: str, folder: Path, env_id: str, wrappers: Sequence[str] = ()) -> str:
+def of_run(command: str, folder: Path, record: RunRecord) -> str:
     """``envfleet resume``, ``eval`` or ``record`` for a run of one's own."""
-    trust = ["--trust"] if imports_module(env_id, wrappers) else []
+    trust = ["--trust"] if imports(record, TO_TRAIN if command == "resume" else TO_PLAY) else []
     return shlex.join(["envfleet", command, str(folder), *trust])
 
 

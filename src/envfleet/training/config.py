@@ -108,12 +108,14 @@ class TrainConfig:
 class RunOptions:
     """How a run is executed.
 
-    With the same seed it learns the same whatever ``backend``, ``keep`` and the video options are.
-    ``checkpoint_every``, ``eval_every``, ``min_envs``, ``actors`` and ``device`` affect it.
+    With the same seed it learns the same whatever ``backend`` (but for "native", whose random
+    numbers differ), ``keep`` and the video options are. ``checkpoint_every``, ``eval_every``,
+    ``min_envs``, ``actors`` and ``device`` affect it.
     """
 
-    backend: Literal["auto", "serial", "process"] = "auto"
-    """Where envs run; auto measures one env and chooses."""
+    backend: str = "auto"
+    """Where envs run: auto (measures one env and chooses), serial, process, ray, native (the env's
+    own batched implementation, with other random numbers), or your own engine."""
     on_failure: Literal["raise", "restart"] = "raise"
     """What to do when an env raises or a worker dies."""
     device: str = "auto"
@@ -144,8 +146,8 @@ class RunOptions:
     actors: int = 0
     """Number of Ray actors that share the envs and collect with copies of the policy; 0: no Ray."""
     ray: str | None = None
-    """Address of the Ray cluster for the actors: host:port, auto (one running on this machine) or
-    local (a new one); by default an existing one, else a new one."""
+    """Address of the Ray cluster for actors, or for backend ray: host:port, auto (one running on
+    this machine) or local (a new one); by default an existing one, else a new one."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values.
@@ -162,8 +164,10 @@ class RunOptions:
             _check(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         if self.min_envs is not None and self.actors:
             raise ValueError("min_envs is for a fleet on this machine: leave out actors, or it.")
-        if self.ray is not None and not self.actors:
-            raise ValueError("ray says where actors are, and there are none: say how many actors.")
+        if self.actors and self.backend == "ray":
+            raise ValueError("actors have fleets of their own: leave out backend, or actors.")
+        if self.ray is not None and not self.actors and self.backend != "ray":
+            raise ValueError("ray says where actors are, and there are none: say how many.")
         fine = 0 < self.video_scale < math.inf
         _check(fine, "video_scale", self.video_scale, "above 0")
 

@@ -123,20 +123,28 @@ def build_fleet(
     on_failure: str,
     render: bool = False,
     changes: EnvOptions = UNCHANGED,
+    address: str | None = None,
 ) -> Any:
     """A fleet to train or evaluate in, of an id, a spec or a function that builds an env.
 
     ``changes`` has the env's arguments and wrappers, and the info in which ``action_masks()`` are
-    sent.
+    sent; ``address`` is that of the cluster for backend "ray".
 
     An Atari game is an ``AtariEnv`` as it is by default, seen as (4, 84, 84): lives are episodes
     for the learner, and statistics are of games and their scores. Observations are the fleet's own
-    arrays until the next step: collectors copy them.
+    arrays until the next step: collectors copy them. A native engine has its own autoreset mode.
+
+    Raises:
+        ValueError: the engine cannot do what is asked for.
     """
     name = env.id if isinstance(env, EnvSpec) else env
     env = find_env(env) if isinstance(env, str) else env
     restart = on_failure == "restart"
     extra: Any = {"render_mode": "rgb_array"} if render else {}
+    if backend == "native":
+        return _native_fleet(env, num_envs, changes, isolate=restart, extra=extra)
+    if address is not None and backend == "ray":
+        extra["address"] = address
     if is_atari(env) and isinstance(name, str):
         env = partial(AtariEnv, name, channels_first=True)
     return make(
@@ -151,6 +159,20 @@ def build_fleet(
         vector_kwargs={"on_failure": "restart", "restarts": (60, 60.0)} if restart else None,
         **extra,
     )
+
+
+def _native_fleet(
+    env: Any, num_envs: int, changes: EnvOptions, *, isolate: bool, extra: dict[str, Any]
+) -> Any:
+    """An env's own batched implementation, which resets its envs as it does."""
+    if is_atari(env):
+        raise ValueError(
+            "ALE's engine begins a new game at every lost life, and training here continues it, "
+            "as the baselines do. Take another backend, or pass train() a fleet from make_atari."
+        )
+    env = with_kwargs(env, changes.env_kwargs)
+    wrappers = [find_wrapper(name) for name in changes.wrappers]
+    return make(env, num_envs, backend="native", isolate=isolate, wrappers=wrappers, **extra)
 
 
 def one_rendered(

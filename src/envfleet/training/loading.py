@@ -24,7 +24,7 @@ from envfleet.training.envs import UnknownEnvError, build_fleet, one_rendered
 from envfleet.training.folder import RunRecord
 from envfleet.training.own_policy import PolicySource
 from envfleet.training.ppo import AnyPolicy
-from envfleet.training.trust import check_trust
+from envfleet.training.trust import TO_PLAY, check_trust
 
 
 class TrainedPolicy:
@@ -158,7 +158,7 @@ def load_run(folder: Path | str, checkpoint: str | None = None, *, trust: bool) 
     """
     folder = Path(folder).absolute()
     record = RunRecord.read(folder)
-    check_trust(folder, record.config.env_id, record.config.wrappers, trust=trust)
+    check_trust(folder, record, TO_PLAY, trust=trust)
     path = checkpoints.find(folder / "checkpoints", None if checkpoint == "last" else checkpoint)
     if path is None:
         raise ValueError(f"{folder} has no checkpoint.")

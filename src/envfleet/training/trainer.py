@@ -52,7 +52,7 @@ from envfleet.training.own_policy import PolicySource
 from envfleet.training.ppo import PPO
 from envfleet.training.process import GentleSignals, TorchRandomness, kept_generators, one_thread
 from envfleet.training.progress import Progress
-from envfleet.training.trust import check_trust
+from envfleet.training.trust import TO_TRAIN, check_trust
 
 MakeTrackers = Callable[[int], list[Tracker]]
 """Makes trackers once it is certain that there will be a run; is told the step it begins at."""
@@ -82,7 +82,9 @@ class Run:
         """Of ``train`` so far: env, policy, videos, collector, update, evaluation, other."""
         self.stopped_by: int | None = None
         """The signal that has ended ``train``, if one did."""
-        self._place, self._record = place, record
+        self.record = record
+        """What ``config.json`` says."""
+        self._place = place
         self._own_policy = policy
         self._callbacks = Callbacks(callbacks)
         self._best, self._score = -math.inf, math.nan
@@ -196,8 +198,7 @@ class Run:
         place = RunFolder.open(folder)
         try:
             record = RunRecord.read(place.path)
-            if parts.get("env") is None:
-                check_trust(place.path, record.config.env_id, record.config.wrappers, trust=trust)
+            check_trust(place.path, record, _imported(**parts), trust=trust)
             path = checkpoints.find(place.checkpoints, checkpoint)
             if path is None:
                 _check_never_saved(place.path, record)
@@ -396,9 +397,9 @@ class Run:
         saved = Checkpoint(self.steps, self.policy.state_dict(), state)
         path = checkpoints.save(self._place.checkpoints, saved, keep=self.options.keep, best=best)
         self._saved = self.updates
-        if self._record.first_checkpoint is None:
-            self._record = replace(self._record, first_checkpoint=self.steps)
-            self._record.write(self.folder)
+        if self.record.first_checkpoint is None:
+            self.record = replace(self.record, first_checkpoint=self.steps)
+            self.record.write(self.folder)
         return path
 
     def _save_after(self, error: BaseException) -> None:
@@ -473,6 +474,14 @@ def _extended(record: RunRecord, total_steps: int | None, step: int) -> RunRecor
     note = {"at_step": step, "total_steps_before": before, "total_steps": total_steps}
     config = replace(record.config, total_steps=total_steps)
     return replace(record, config=config, extended=(*record.extended, note))
+
+
+def _imported(env: EnvSource | None = None, **_parts: Any) -> list[str]:
+    """What is imported by its name, because nobody has passed it."""
+    passed = [] if env is None else ["env", "wrapper"]
+    if isinstance(env, VectorEnv):
+        passed.append("engine")
+    return [use for use in TO_TRAIN if use not in passed]
 
 
 def _check_never_saved(folder: Path, record: RunRecord) -> None:

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from envfleet.errors import EnvfleetError
+from envfleet.training.folder import RunRecord
+
+TO_TRAIN = ("env", "wrapper", "engine")
+TO_PLAY = ("env", "wrapper")
+"""What a run's policy needs to be trained, or only to act: which of it comes from modules?"""
 
 
 class UntrustedError(EnvfleetError, ValueError):
     """A run's folder names a module to import, and nobody has said that it may."""
 
 
-def imports_module(env_id: str, wrappers: Sequence[str] = ()) -> bool:
-    """Whether modules are imported: for an id that Gymnasium does not know, or for wrappers."""
-    return ":" in env_id or bool(wrappers)
+def imports(record: RunRecord, uses: Iterable[str]) -> list[tuple[str, str]]:
+    """What a run imports from modules, each with what it is: ``("env", "module:callable")``."""
+    config, backend = record.config, record.options.backend
+    named = {
+        "env": [config.env_id] if ":" in config.env_id else [],
+        "wrapper": list(config.wrappers),
+        "engine": [backend] if ":" in backend else [],
+    }
+    return [(what, name) for what in uses for name in named[what]]
 
 
-def check_trust(folder: Path, env_id: str, wrappers: Sequence[str] = (), *, trust: bool) -> None:
+def check_trust(folder: Path, record: RunRecord, uses: Iterable[str], *, trust: bool) -> None:
     """Refuse to import what a folder asks for, unless it is trusted.
 
     Raises:
         UntrustedError: saying what would be imported, and how to allow it.
     """
-    named = [("env", env_id)] if ":" in env_id else []
-    named += [("wrapper", wrapper) for wrapper in wrappers]
+    named = imports(record, uses)
     if named and not trust:
         what, name = named[0]
         module = name.partition(":")[0]

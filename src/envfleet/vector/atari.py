@@ -10,9 +10,10 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from envfleet.vector.fleet import Fleet
-from envfleet.vector.make import check_backend, make
+from envfleet.vector.make import make
 from envfleet.vector.native.atari import NAME, is_atari
 from envfleet.vector.native.engine import NativeVectorEnv
+from envfleet.vector.registry import check_backend
 
 
 def make_atari(
@@ -115,7 +116,9 @@ def make_atari(
         channels_first=True,
         **words,
     )
-    envs = make(build, num_envs, backend="process" if backend == "auto" else backend, **fleet)
+    envs: Fleet[Any, Any] = make(
+        build, num_envs, backend="process" if backend == "auto" else backend, **fleet
+    )
     if backend == "auto":
         envs.reason = f"{NAME} cannot do {obstacle}"
     return envs

@@ -14,7 +14,7 @@ from typing import Any, Literal, overload
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, _find_spec
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from envfleet.engine.rules.choice import Plan
 from envfleet.engine.worker.hooks import EnvFactory
@@ -25,25 +25,18 @@ from envfleet.vector.native.engine import NativeVectorEnv
 from envfleet.vector.options import number_of_workers
 from envfleet.vector.packages import noting_packages
 from envfleet.vector.process import ProcessVectorEnv
-from envfleet.vector.ray import RayVectorEnv
+from envfleet.vector.registry import NOT_ENGINES, check_backend, find_engine, options_of
 from envfleet.vector.serial import SerialVectorEnv
 from envfleet.vector.workers import WorkerFleet
 
 Wrapper = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
 EnvLike = str | EnvSpec | Callable[..., gymnasium.Env[Any, Any]] | Sequence[Callable[..., Any]]
 
-_BACKENDS: dict[str, Callable[..., Fleet[Any, Any]]] = {
-    "serial": SerialVectorEnv,
-    "process": ProcessVectorEnv,
-    "ray": RayVectorEnv,
-}
-_NAMES = ("auto", *_BACKENDS, "native")
 _BACKEND_OF_MODE = {"sync": "serial", "async": "process", "vector_entry_point": "native"}
 """The words of ``make_vec(vectorization_mode=...)`` in ours."""
 _ENGINE_WORDS = inspect.signature(ProcessVectorEnv).parameters.keys() - {"env_fns"}
-"""The engines' options; the serial one has some of them."""
-_RAY_WORDS = inspect.signature(RayVectorEnv).parameters.keys() - {"env_fns"}
-"""The Ray engine's. Some are likely names of envs' arguments: only that engine takes them."""
+"""Names that are always options of the engine. Others have some that are likely names of envs'
+arguments (Ray's ``resources``): they count only where that engine was asked for."""
 
 
 @overload
@@ -64,9 +57,7 @@ def make(
     env: EnvLike, num_envs: int = 1, *, backend: Literal["native"], **options: Any
 ) -> NativeVectorEnv: ...
 @overload
-def make(
-    env: EnvLike, num_envs: int = 1, *, backend: str, **options: Any
-) -> Fleet[Any, Any] | NativeVectorEnv: ...
+def make(env: EnvLike, num_envs: int = 1, *, backend: str, **options: Any) -> Any: ...
 def make(
     env: EnvLike,
     num_envs: int = 1,
@@ -78,12 +69,12 @@ def make(
     wrappers: Sequence[Wrapper] | None = (),
     vector_kwargs: dict[str, Any] | None = None,
     **env_kwargs: Any,
-) -> Fleet[Any, Any] | NativeVectorEnv:
+) -> VectorEnv[Any, Any, Any]:
     """Build a fleet of envs.
 
     Every option of ``ProcessVectorEnv`` may be passed by name (``caller_steps=True``,
-    ``on_failure="restart"``, ``infos="final"``, ``copy=False``), and with ``backend="ray"`` every
-    option of ``RayVectorEnv``; all other keywords are passed to the env.
+    ``on_failure="restart"``, ``infos="final"``, ``copy=False``), and every option of the engine
+    that ``backend`` names; all other keywords are passed to the env.
 
     Args:
         env: a registered id (``module:Id-v0`` imports the module first), an ``EnvSpec``, a function
@@ -94,7 +85,8 @@ def make(
             ``docs/native.md``), or "auto": one env is measured for about 0.3 s in a separate
             process, to choose the engine expected to be fastest on this machine. This is never the
             native one, whose random numbers differ. See ``plan`` of the returned fleet, and the log
-            "envfleet".
+            "envfleet". Engines of your own: their names in ``envfleet.ENGINES``, or
+            ``module:callable`` (docs/custom-engine.md).
         isolate: never run an env in this process, so that an env cannot crash or hang it.
         workers: number of worker processes, or actors; see ``ProcessVectorEnv``.
         autoreset_mode: what happens when an episode ends.
@@ -107,9 +99,9 @@ def make(
             the env has the name of an engine's option, pass a function that sets it.
 
     Returns:
-        A ``SerialVectorEnv``, ``ProcessVectorEnv``, ``RayVectorEnv`` or ``NativeVectorEnv``; its
-        ``plan`` says which, and why. From an id or a spec it has a ``spec`` that
-        ``gymnasium.make_vec`` accepts.
+        A ``SerialVectorEnv``, ``ProcessVectorEnv``, ``RayVectorEnv`` or ``NativeVectorEnv``, whose
+        ``plan`` says which, and why; or what your own engine builds. From an id or a spec it has a
+        ``spec`` that ``gymnasium.make_vec`` accepts.
 
     Raises:
         TypeError: ``env`` is none of these, or the engine has no such option.
@@ -117,12 +109,14 @@ def make(
         gymnasium.error.Error: the id is unknown.
     """
     _check_words(backend, num_envs, env_kwargs)
-    words = _RAY_WORDS | _ENGINE_WORDS if backend == "ray" else _ENGINE_WORDS
+    engine = None if backend in NOT_ENGINES else find_engine(backend)
+    words = _ENGINE_WORDS if engine is None else _ENGINE_WORDS | options_of(engine)[0]
     named = {word: env_kwargs.pop(word) for word in words & env_kwargs.keys()}
     options = _engine_options(workers, autoreset_mode, named, vector_kwargs or {})
     if isolate:
-        if backend in ("serial", "native"):
-            raise ValueError(f"isolate=True forbids {backend=}: it runs envs in this process")
+        if backend != "auto" and not getattr(engine, "isolates", False):
+            does = "runs" if engine in (None, SerialVectorEnv) else "may run"
+            raise ValueError(f"isolate=True forbids {backend=}: it {does} envs in this process")
         if options.get("caller_steps"):
             raise ValueError("isolate=True forbids caller_steps=True: it runs envs in this process")
     wrappers = tuple(wrappers or ())
@@ -162,7 +156,7 @@ def make(
     name = f"{spec.id} {kwargs or ''} {wrappers or ''}".strip()
     with _said_that_lists_are_not_split(env_kwargs, num_envs):
         envs = _build(backend, factories, options, isolate=isolate, name=name)
-    if backend == "auto" and not wrappers:
+    if isinstance(envs, Fleet) and backend == "auto" and not wrappers:
         envs.native = native_of(env)
     envs.spec = _fleet_spec(envs, SpecFactory(spec, kwargs, wrappers), options)
     return envs
@@ -197,17 +191,6 @@ def _wrap(env: gymnasium.Env[Any, Any], wrappers: Sequence[Wrapper]) -> gymnasiu
     for wrapper in wrappers:
         env = wrapper(env)
     return env
-
-
-def check_backend(backend: str) -> None:
-    """Refuse an unknown backend.
-
-    Raises:
-        ValueError: naming the known ones.
-    """
-    if backend not in _NAMES:
-        names = ", ".join(map(repr, _NAMES))
-        raise ValueError(f"`backend` must be one of {names}, got {backend!r}")
 
 
 def _check_words(backend: str, num_envs: Any, env_kwargs: dict[str, Any]) -> None:
@@ -294,7 +277,7 @@ def _build(
     *,
     isolate: bool,
     name: str | None,
-) -> Fleet[Any, Any]:
+) -> VectorEnv[Any, Any, Any]:
     options = dict(options)
     reason, measured = f"backend={backend!r} was asked for", None
     if backend == "auto":
@@ -302,15 +285,22 @@ def _build(
         backend, reason, measured = choice.backend, choice.reason, choice.measured
         if backend == "process":
             options.update(workers=choice.workers, caller_steps=choice.caller_steps)
-    engine = _BACKENDS[backend]
-    unknown = options.keys() - inspect.signature(engine).parameters.keys()
-    if unknown:
+    engine = find_engine(backend)
+    named, takes_any = options_of(engine)
+    unknown = options.keys() - named
+    if unknown and not takes_any:
         raise TypeError(f"backend={backend!r} has no option {', '.join(sorted(unknown))}")
     if backend == "process":
         options.setdefault("shared_memory", "auto")
     with noting_packages():
         envs = engine(factories, **options)
-    envs.reason, envs.measured = reason, measured
+    if not isinstance(envs, VectorEnv):
+        raise TypeError(
+            f"backend={backend!r} must build a gymnasium.vector.VectorEnv, not a "
+            f"{type(envs).__name__}"
+        )
+    if isinstance(envs, Fleet):
+        envs.reason, envs.measured = reason, measured
     return envs
 
 
@@ -346,7 +336,9 @@ def _choose(
     )
 
 
-def _fleet_spec(envs: Fleet[Any, Any], factory: SpecFactory, options: dict[str, Any]) -> EnvSpec:
+def _fleet_spec(
+    envs: VectorEnv[Any, Any, Any], factory: SpecFactory, options: dict[str, Any]
+) -> EnvSpec:
     """The spec ``make_vec`` would have set, without options that only envfleet has."""
     process = isinstance(envs, WorkerFleet)  # what make_vec knows nothing about is async to it
     peer = inspect.signature(AsyncVectorEnv if process else SyncVectorEnv).parameters

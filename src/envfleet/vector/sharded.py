@@ -35,6 +35,8 @@ from envfleet.vector.spaces import Refusals, agree
 class ShardedEnv(VectorEnv[ObsType, ActType, NDArray[Any]], Generic[ObsType, ActType]):
     """A ``VectorEnv`` whose envs are in shards; what it asks of them is in the subclasses."""
 
+    isolates = False
+    """Whether envs can be kept out of the calling process."""
     caller_steps = False
     """Whether the calling process steps one of several shards itself."""
 

@@ -19,6 +19,7 @@ from envfleet.vector.spaces import Refusals
 class WorkerFleet(Fleet[ObsType, ActType], Generic[ObsType, ActType]):
     """A fleet in workers: processes of this machine, or actors of a cluster."""
 
+    isolates = True
     workers: int
     """How many workers share the envs."""
     _has_warned = False
