@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -239,3 +240,52 @@ def test_lines_to_paste_have_them():
     assert line.endswith("--mask-key None --wrapper a:b --wrapper c:d")
     kwargs = command.anew(TrainConfig("Taxi-v4", env_kwargs=("is_rainy=true", 'x=["y"]')))
     assert kwargs.endswith("""--env-kwargs is_rainy=true 'x=["y"]'""")
+
+
+class Lever(gym.Env):
+    """Pulled, or set, as LunarLander is steered by its argument ``continuous``."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+
+    def __init__(self, continuous: bool = False) -> None:
+        box = gym.spaces.Box(-1, 1, (1,))
+        self.action_space = box if continuous else gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample(), 1.0, bool(self.np_random.random() < 0.1), False, {}
+
+
+class InSteps(gym.wrappers.TransformAction):
+    """Makes continuous actions discrete."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env, lambda action: [action - 1.0], gym.spaces.Discrete(3))
+
+
+LEVER, IN_STEPS = f"{__name__}:Lever", f"{__name__}:InSteps"
+CONTINUOUS = ("--env-kwargs", "continuous=true")
+
+
+@pytest.mark.parametrize(
+    ("words", "is_continuous"),
+    [((), False), (CONTINUOUS, True), ((*CONTINUOUS, "--wrapper", IN_STEPS), False)],
+    ids=["plain", "argument", "wrapper"],
+)
+def test_the_preset_is_that_of_the_spaces_that_the_arguments_make(words, is_continuous):
+    parsed = Train.parse([LEVER, *words, "--preset", "cleanrl"])
+    assert parsed.normalize_rewards == is_continuous  # which only CleanRL's continuous one does
+    assert (parsed.num_envs, parsed.rollout_steps) == ((1, 2048) if is_continuous else (4, 128))
+    assert parsed.env_kwargs == (("continuous=true",) if words else ())
+    assert parsed.wrappers == ((IN_STEPS,) if IN_STEPS in words else ())
+
+
+@pytest.mark.parametrize("env", [LEVER, partial(Lever)], ids=["id", "call"])
+def test_so_is_that_of_a_run_from_python(env, tmp_path):
+    options = {"total_steps": 32, "rollout_steps": 32, "batch_size": 32, "backend": "serial"}
+    options |= {"preset": "cleanrl", "run_dir": tmp_path, "env_kwargs": {"continuous": True}}
+    folder = envfleet.train(env, **options).folder
+    assert json.loads((folder / "config.json").read_text())["config"]["normalize_rewards"]

@@ -18,6 +18,7 @@ from envfleet.cli.shared import REFUSALS, carry_out, refuse
 from envfleet.track.registry import TRACKERS, make_trackers
 from envfleet.training.command import base_config
 from envfleet.training.config import RunOptions, TrainConfig
+from envfleet.training.env_options import EnvOptions
 from envfleet.training.envs import find_env
 from envfleet.training.folder import RunFolder
 from envfleet.training.trainer import Run
@@ -64,7 +65,8 @@ class Train(RunOptions, TrainConfig):
         Raises:
             ValueError: there is no such preset for it.
         """
-        base = base_config(env_id, preset)
+        changes = EnvOptions(options.get("env_kwargs", ()), options.get("wrappers", ()))
+        base = base_config(env_id, preset, changes)
         found: Any = {field.name: getattr(base, field.name) for field in fields(base)}
         return cls(**found | {"preset": preset} | options)
 
@@ -77,7 +79,9 @@ class Train(RunOptions, TrainConfig):
         default = cls()
         if asked is not None and asked.env_id:
             with contextlib.suppress(ValueError):  # said when it is run
-                default = cls.of(asked.env_id, asked.preset)
+                given = {"env_kwargs": asked.env_kwargs, "wrappers": asked.wrappers}
+                default = cls.of(asked.env_id, asked.preset, **given)
+                default = replace(default, env_kwargs=(), wrappers=())
         return tyro.cli(cls, args=words, default=default, prog="envfleet train")
 
     def run(self) -> int:
@@ -86,7 +90,7 @@ class Train(RunOptions, TrainConfig):
             runs = self.run_dir.absolute()  # now: an env may change the current folder
             if not self.env_id:
                 raise ValueError("which env? As in: envfleet train CartPole-v1")
-            base_config(self.env_id, self.preset)
+            base_config(self.env_id, self.preset, EnvOptions(self.env_kwargs, self.wrappers))
             config, options = self.split()
             if self.show_config:
                 told = {"config": asdict(config), "options": asdict(options)}

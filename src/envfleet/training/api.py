@@ -21,7 +21,7 @@ from envfleet.track.registry import make_trackers
 from envfleet.training.build import EnvSource, MakeCollector, make_collector
 from envfleet.training.command import base_config
 from envfleet.training.config import RunOptions, TrainConfig
-from envfleet.training.env_options import as_names, as_words
+from envfleet.training.env_options import EnvOptions, as_names, as_words
 from envfleet.training.folder import RunFolder
 from envfleet.training.loading import TrainedPolicy
 from envfleet.training.own_policy import PolicySource
@@ -87,12 +87,14 @@ def train(
         ValueError: a value is invalid, or the preset does not exist for the env.
     """
     env_id = _name_of(env)
-    config = base_config(env_id, preset)
     named = {"total_steps": total_steps, "seed": seed}
     chosen = hyper_parameters | {k: v for k, v in named.items() if v is not None}
     if isinstance(env, VectorEnv):
         chosen["num_envs"] = env.num_envs
-    config, options = _split(config, chosen)
+    texts = (("hidden", tuple), ("env_kwargs", as_words), ("wrappers", as_names))
+    chosen |= {field: kept(chosen[field]) for field, kept in texts if field in chosen}
+    changes = EnvOptions(chosen.get("env_kwargs", ()), chosen.get("wrappers", ()))
+    config, options = _split(base_config(env_id, preset, changes, env), chosen)
     parent = Path(run_dir).absolute() / env_id.replace("/", "_").replace(":", "_")
     if name is not None:
         place = RunFolder.claim(parent / name)
@@ -149,8 +151,5 @@ def _split(base: TrainConfig, chosen: dict[str, Any]) -> tuple[TrainConfig, RunO
     if unknown:
         known = ", ".join(sorted(of_config | of_options))
         raise TypeError(f"no hyper-parameters: {', '.join(sorted(unknown))}; there are: {known}.")
-    for name, kept in (("hidden", tuple), ("env_kwargs", as_words), ("wrappers", as_names)):
-        if name in chosen:
-            chosen = {**chosen, name: kept(chosen[name])}
     config = replace(base, **{k: v for k, v in chosen.items() if k in of_config})
     return config, RunOptions(**{k: v for k, v in chosen.items() if k in of_options})

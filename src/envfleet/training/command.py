@@ -6,7 +6,9 @@ import shlex
 from dataclasses import fields
 from pathlib import Path
 
+from envfleet.training.build import EnvSource
 from envfleet.training.config import TrainConfig
+from envfleet.training.env_options import UNCHANGED, EnvOptions
 from envfleet.training.envs import kind_of
 from envfleet.training.folder import RunRecord
 from envfleet.training.presets import preset
@@ -39,14 +41,22 @@ def anew(config: TrainConfig) -> str:
     return shlex.join(words)
 
 
-def base_config(env_id: str, preset_name: str | None = None) -> TrainConfig:
+def base_config(
+    env_id: str,
+    preset_name: str | None = None,
+    changes: EnvOptions = UNCHANGED,
+    env: EnvSource | None = None,
+) -> TrainConfig:
     """The hyper-parameters of a preset; by default rl-zoo's, else Stable-Baselines3's.
+
+    CleanRL's depend on the spaces of the env, as its arguments and wrappers make them; ``env`` is
+    the env itself, where ``env_id`` is only a name for it.
 
     Raises:
         ValueError: there is no such preset, or none for this env.
     """
     if preset_name == "cleanrl":
-        return preset(env_id, "cleanrl", **kind_of(env_id))
+        return preset(env_id, "cleanrl", **kind_of(env_id if env is None else env, changes))
     if preset_name is not None:
         return preset(env_id, preset_name)
     try:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import VectorEnv
 
 from envfleet.envs import AtariEnv
 from envfleet.training.env_options import UNCHANGED, EnvOptions, with_kwargs
@@ -106,13 +107,19 @@ def is_atari(env: object) -> bool:
     return env.kwargs.get("obs_type") != "ram"
 
 
-def kind_of(env_id: str) -> dict[str, bool]:
-    """What ``preset`` asks about an env: whether its actions are continuous, and if it is seen."""
-    with build_fleet(env_id, 1, backend="serial", on_failure="raise") as envs:
-        return {
-            "continuous": isinstance(envs.single_action_space, gymnasium.spaces.Box),
-            "image": len(envs.single_observation_space.shape or ()) == 3,
-        }
+def kind_of(env: Any, changes: EnvOptions = UNCHANGED) -> dict[str, bool]:
+    """What ``preset`` asks about an env: whether its actions are continuous, and if it is seen.
+
+    ``env`` is what ``build_fleet`` takes, or a fleet. Arguments and wrappers may change the answer.
+    """
+    if not isinstance(env, VectorEnv):
+        words: Any = {"backend": "serial", "on_failure": "raise", "changes": changes}
+        with build_fleet(env, 1, **words) as envs:
+            return kind_of(envs)
+    return {
+        "continuous": isinstance(env.single_action_space, gymnasium.spaces.Box),
+        "image": len(env.single_observation_space.shape or ()) == 3,
+    }
 
 
 def build_fleet(
