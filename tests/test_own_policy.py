@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from torch import nn
 
 import envfleet
+from envfleet.cli.eval import Eval
+from envfleet.training import command
+from envfleet.training.folder import RunRecord
 from envfleet.training.own_policy import OwnPolicy, make_own_policy
 from envfleet.training.trainer import Run
+from envfleet.training.trust import UntrustedError
 
 torch.set_num_threads(1)  # else every later fork is warned of
 
@@ -82,8 +88,62 @@ def test_a_module_is_trained_in_place_resumed_exactly_and_loaded(tmp_path):
     loaded = envfleet.load(whole.folder, policy=Small)
     assert torch.equal(loaded.module.own.body.weight, module.body.weight)
     assert loaded.act(shapes[0].sample(), deterministic=True) in (0, 1)
-    with pytest.raises(ValueError, match=r"a policy of its own: pass it.*policy="):
-        envfleet.load(whole.folder)
+    assert RunRecord.read(whole.folder).policy == f"{__name__}:Small"
+
+
+def test_a_policy_of_a_module_is_imported_with_trust_only(tmp_path, capfd):
+    options = {"run_dir": tmp_path, "total_steps": 128, **QUICK}
+    result = envfleet.train("CartPole-v1", policy=Small, **options)
+    untrusted = f"module '{__name__}' for its policy '{__name__}:Small'.*--trust"
+    with pytest.raises(UntrustedError, match=untrusted):
+        envfleet.load(result.folder)
+    with pytest.raises(UntrustedError, match=untrusted):
+        Run.resume(result.folder)
+    assert Eval(result.folder, episodes=2, num_envs=2).run() == 2
+    assert "--trust" in capfd.readouterr().err
+    loaded = envfleet.load(result.folder, trust=True)
+    assert torch.equal(loaded.module.own.body.weight, result.policy.module.own.body.weight)
+    assert Eval(result.folder, episodes=2, num_envs=2, trust=True).run() == 0
+    with Run.resume(result.folder, trust=True, total_steps=256) as run:
+        assert run.train()
+        assert type(run.policy.own) is Small
+        assert command.of_run("eval", run.folder, run.record).endswith(" --trust")
+
+
+class Wide(Small):
+    """Is not made of two spaces."""
+
+    def __init__(self, observation_space: Any, action_space: Any, width: int) -> None:
+        super().__init__(observation_space, action_space)
+        self.width = width
+
+
+def test_what_cannot_be_imported_is_named_by_the_error(tmp_path):
+    class Local(Small):
+        """Lives here only."""
+
+    options = {"run_dir": tmp_path, "total_steps": 128, **QUICK}
+    folder = envfleet.train("CartPole-v1", policy=Local, **options).folder
+    for attempt in (envfleet.load, Run.resume):
+        for trust in (False, True):
+            with pytest.raises(
+                ValueError, match=r"<locals>.Local.* cannot be imported: pass .*policy="
+            ):
+                attempt(folder, trust=trust)
+    assert envfleet.load(folder, policy=Local).act(np.zeros(4, np.float32)) in (0, 1)
+    folder = envfleet.train("CartPole-v1", policy=partial(Wide, width=3), **options).folder
+    with pytest.raises(ValueError, match=r"Wide is not made of two spaces .*width.*: pass .*Wide"):
+        envfleet.load(folder, trust=True)
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace(":Wide", ":Gone"))
+    with pytest.raises(ValueError, match=r":Gone of this run is not there .*: pass .*:Gone"):
+        envfleet.load(folder, trust=True)
+
+
+def test_a_policy_of_ours_has_no_name(tmp_path):
+    folder = envfleet.train("CartPole-v1", run_dir=tmp_path, total_steps=128, **QUICK).folder
+    assert RunRecord.read(folder).policy is None
+    assert envfleet.load(folder).act(np.zeros(4, np.float32)) in (0, 1)
 
 
 class Masking(Small):

@@ -38,6 +38,8 @@ class RunRecord:
     """The step of the first checkpoint that the run has ever written."""
     extended: tuple[dict[str, int], ...] = ()
     """How often it was made longer: at which step, from how many total steps to how many."""
+    policy: str | None = None
+    """``module:name`` of the user's own policy; None is ours."""
 
     def write(self, folder: Path) -> None:
         """Replace the file; raises WriteError, and the old one stays then."""
@@ -65,7 +67,9 @@ class RunRecord:
             extended = tuple(
                 {key: index(value) for key, value in each.items()} for each in found["extended"]
             )
-            return cls(TrainConfig(**config), RunOptions(**options), first, extended)
+            policy = found.get("policy")
+            policy = None if policy is None else str(policy)
+            return cls(TrainConfig(**config), RunOptions(**options), first, extended, policy)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             missing = isinstance(error, KeyError)
             why = f"{error} is missing" if missing else f"{type(error).__name__}: {error}"

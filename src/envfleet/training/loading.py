@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,9 +23,9 @@ from envfleet.training.checkpoint import Checkpoint
 from envfleet.training.env_options import EnvOptions
 from envfleet.training.envs import UnknownEnvError, build_fleet, one_rendered
 from envfleet.training.folder import RunRecord
-from envfleet.training.own_policy import PolicySource
+from envfleet.training.own_policy import PolicySource, find_policy
 from envfleet.training.ppo import AnyPolicy
-from envfleet.training.trust import TO_PLAY, check_trust
+from envfleet.training.trust import TO_PLAY, check_trust, not_passed
 
 
 class TrainedPolicy:
@@ -134,13 +135,10 @@ class LoadedRun:
 
         Raises:
             CheckpointError: it does not fit these spaces.
-            ValueError: it is the user's own policy, and was not passed.
+            ValueError: it is the user's own policy, was not passed, and cannot be imported.
         """
-        if own is None and all(name.startswith("own.") for name in self.saved.policy):
-            raise ValueError(
-                f"{self.folder} was trained with a policy of its own: pass it, untrained, in "
-                "Python, envfleet.load(run, policy=...)."
-            )
+        if own is None and self.record.policy is not None:
+            own = find_policy(self.record.policy)
         module = make_policy(self.record.config, observation_space, action_space, own=own)
         with checkpoints.usable(self.path):
             checkpoints.load_policy(module, self.saved.policy)
@@ -148,17 +146,23 @@ class LoadedRun:
         return TrainedPolicy(module, observation_space, action_space, mask_key)
 
 
-def load_run(folder: Path | str, checkpoint: str | None = None, *, trust: bool) -> LoadedRun:
-    """Read a run's folder without changing it.
+def load_run(
+    folder: Path | str,
+    checkpoint: str | None = None,
+    *,
+    trust: bool,
+    uses: Iterable[str] = TO_PLAY,
+) -> LoadedRun:
+    """Read a run's folder without changing it; ``uses`` is what of it will be imported.
 
     Raises:
         FileNotFoundError, ValueError: it is not a run folder, or has no checkpoint yet.
-        UntrustedError: its env would have to be imported from a module.
+        UntrustedError: something would have to be imported from a module.
         CheckpointError: there is no such checkpoint, or it cannot be read.
     """
     folder = Path(folder).absolute()
     record = RunRecord.read(folder)
-    check_trust(folder, record, TO_PLAY, trust=trust)
+    check_trust(folder, record, uses, trust=trust)
     path = checkpoints.find(folder / "checkpoints", None if checkpoint == "last" else checkpoint)
     if path is None:
         raise ValueError(f"{folder} has no checkpoint.")
@@ -182,15 +186,18 @@ def load(
         checkpoint: "last", "best", or the name of a folder in ``checkpoints/``.
         env: for a run whose env cannot be imported by name: a function that builds it, or a fleet,
             which stays open.
-        policy: for a run with your own policy: a module like it, or a function that makes one.
-        trust: whether to import the modules that the run's folder names for its env.
+        policy: for a run with your own policy: a module like it, or a function that makes one; may
+            be omitted with ``trust``, if it was a function or class of a module.
+        trust: whether to import the modules that the run's folder names for its env and policy.
 
     Raises:
         FileNotFoundError, ValueError: it is not a run folder, or has no checkpoint yet.
-        UntrustedError: its env would have to be imported from a module, and ``trust`` is False.
+        UntrustedError: its env or policy would have to be imported from a module, and ``trust`` is
+            False.
         CheckpointError: there is no such checkpoint, or it cannot be read.
     """
-    loaded = load_run(run, checkpoint, trust=trust or env is not None)
+    uses = not_passed(TO_PLAY, env=env, policy=policy)
+    loaded = load_run(run, checkpoint, trust=trust, uses=uses)
     if isinstance(env, VectorEnv):
         return loaded.policy(env.single_observation_space, env.single_action_space, policy)
     source = loaded.record.config.env_id if env is None else env

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -90,6 +92,51 @@ def make_own_policy(
             )
         source = source(observation_space, action_space)
     return OwnPolicy(source)
+
+
+def name_of(source: PolicySource | None) -> str | None:
+    """``module:name`` of the function or class that makes a policy, or of a module's class."""
+    if source is None:
+        return None
+    named = type(source) if isinstance(source, nn.Module) else source
+    named = named.func if isinstance(named, partial) else named
+    module = getattr(named, "__module__", None) or "__main__"
+    return f"{module}:{getattr(named, '__qualname__', type(named).__qualname__)}"
+
+
+def is_importable(name: str) -> bool:
+    """Whether a name leads to its policy again, in another program."""
+    module, _, attribute = name.rpartition(":")
+    return attribute.isidentifier() and module != "__main__"
+
+
+def find_policy(name: str) -> PolicySource:
+    """What makes the policy of a run, by the name that its folder has for it.
+
+    It is imported at once, and called with the spaces when the policy is made.
+
+    Raises:
+        ValueError: it cannot be imported; says by name what to pass.
+    """
+    module, _, attribute = name.rpartition(":")
+    hint = f"pass {name} in Python, policy=..."
+    if not is_importable(name):
+        raise ValueError(f"the policy {name} of this run cannot be imported: {hint}")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"the policy {name} of this run is not there ({error}): {hint}") from error
+
+    def make(observation_space: Space[Any], action_space: Space[Any]) -> nn.Module:
+        try:
+            made: nn.Module = found(observation_space, action_space)
+        except TypeError as error:
+            raise ValueError(
+                f"the policy {name} is not made of two spaces ({error}): {hint}"
+            ) from error
+        return made
+
+    return make
 
 
 def _check(module: Any) -> None:

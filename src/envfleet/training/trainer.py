@@ -48,11 +48,11 @@ from envfleet.training.envs import one_rendered
 from envfleet.training.evaluation import Evaluation
 from envfleet.training.folder import RunFolder, RunRecord
 from envfleet.training.learner import Learner
-from envfleet.training.own_policy import PolicySource
+from envfleet.training.own_policy import PolicySource, find_policy, name_of
 from envfleet.training.ppo import PPO
 from envfleet.training.process import GentleSignals, TorchRandomness, kept_generators, one_thread
 from envfleet.training.progress import Progress
-from envfleet.training.trust import TO_TRAIN, check_trust
+from envfleet.training.trust import TO_TRAIN, check_trust, not_passed
 
 MakeTrackers = Callable[[int], list[Tracker]]
 """Makes trackers once it is certain that there will be a run; is told the step it begins at."""
@@ -160,7 +160,7 @@ class Run:
         """
         place = folder if isinstance(folder, RunFolder) else RunFolder.claim(folder)
         try:
-            record = RunRecord(config, options or RunOptions())
+            record = RunRecord(config, options or RunOptions(), policy=name_of(parts.get("policy")))
             run = cls(place, record, **parts)
             try:
                 record.write(place.path)
@@ -185,27 +185,32 @@ class Run:
         """Continue from the last checkpoint or a named one; from the start if there was none yet.
 
         Metrics and checkpoints of later steps are removed, once all that is needed has been read
-        and fits. An env that is ``module:name`` is imported only with ``trust``. With
-        ``total_steps`` the run becomes longer or shorter, its schedules as if it had been planned
+        and fits. Whatever the folder names as ``module:name`` (env, wrappers, engine, a policy of
+        the user's own) and nobody has passed is imported only with ``trust``. With ``total_steps``
+        the run becomes longer or shorter, its schedules as if it had been planned
         so; ``config.json`` keeps a note.
 
         Raises:
             FileNotFoundError, ValueError: the folder is not a run's, or its metrics were changed.
-            UntrustedError: the env would have to be imported from a module.
+            UntrustedError: something would have to be imported from a module.
             CheckpointError: the checkpoint is not there any more, or cannot be read.
             FolderInUseError: the run is still at work.
         """
         place = RunFolder.open(folder)
         try:
             record = RunRecord.read(place.path)
-            check_trust(place.path, record, _imported(**parts), trust=trust)
+            policy = parts.pop("policy", None)
+            uses = not_passed(TO_TRAIN, env=parts.get("env"), policy=policy)
+            check_trust(place.path, record, uses, trust=trust)
+            if policy is None and record.policy is not None:
+                policy = find_policy(record.policy)
             path = checkpoints.find(place.checkpoints, checkpoint)
             if path is None:
                 _check_never_saved(place.path, record)
             saved = None if path is None else (path, checkpoints.load(path))
             longer = _extended(record, total_steps, 0 if saved is None else saved[1].step)
             rows_until(place.path)
-            run = cls(place, longer, saved=saved, **parts)
+            run = cls(place, longer, saved=saved, policy=policy, **parts)
             try:
                 if longer != record:
                     longer.write(place.path)
@@ -474,14 +479,6 @@ def _extended(record: RunRecord, total_steps: int | None, step: int) -> RunRecor
     note = {"at_step": step, "total_steps_before": before, "total_steps": total_steps}
     config = replace(record.config, total_steps=total_steps)
     return replace(record, config=config, extended=(*record.extended, note))
-
-
-def _imported(env: EnvSource | None = None, **_parts: Any) -> list[str]:
-    """What is imported by its name, because nobody has passed it."""
-    passed = [] if env is None else ["env", "wrapper"]
-    if isinstance(env, VectorEnv):
-        passed.append("engine")
-    return [use for use in TO_TRAIN if use not in passed]
 
 
 def _check_never_saved(folder: Path, record: RunRecord) -> None:

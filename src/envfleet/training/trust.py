@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from gymnasium.vector import VectorEnv
+
 from envfleet.errors import EnvfleetError
 from envfleet.training.folder import RunRecord
+from envfleet.training.own_policy import is_importable
 
-TO_TRAIN = ("env", "wrapper", "engine")
-TO_PLAY = ("env", "wrapper")
+TO_TRAIN = ("env", "wrapper", "engine", "policy")
+TO_PLAY = ("env", "wrapper", "policy")
 """What a run's policy needs to be trained, or only to act: which of it comes from modules?"""
 
 
@@ -24,8 +27,19 @@ def imports(record: RunRecord, uses: Iterable[str]) -> list[tuple[str, str]]:
         "env": [config.env_id] if ":" in config.env_id else [],
         "wrapper": list(config.wrappers),
         "engine": [backend] if ":" in backend else [],
+        "policy": [record.policy] if record.policy and is_importable(record.policy) else [],
     }
     return [(what, name) for what in uses for name in named[what]]
+
+
+def not_passed(uses: Iterable[str], *, env: object = None, policy: object = None) -> list[str]:
+    """What of it is imported by its name, because nobody has passed it."""
+    passed = [] if env is None else ["env", "wrapper"]
+    if isinstance(env, VectorEnv):
+        passed.append("engine")
+    if policy is not None:
+        passed.append("policy")
+    return [use for use in uses if use not in passed]
 
 
 def check_trust(folder: Path, record: RunRecord, uses: Iterable[str], *, trust: bool) -> None:
