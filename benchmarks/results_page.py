@@ -190,7 +190,7 @@ def _seconds(row: Found) -> tuple[float, str]:
     """Seconds to the threshold, for sorting and for reading."""
     if row["reached"]:
         return row["reached"][1], f"{row['reached'][1]:.0f}"
-    return float("inf"), f"> {row['seconds']:.0f}"
+    return float("inf"), f"> {row['seconds']:.0f} ({row['curve'][-1][0]:,} steps)"
 
 
 def _each(rows: list[Found]) -> str:
@@ -200,4 +200,4 @@ def _each(rows: list[Found]) -> str:
 def _median(rows: list[Found]) -> str:
     if not rows:
         return "-"
-    return sorted(map(_seconds, rows))[(len(rows) - 1) // 2][1]
+    return sorted(map(_seconds, rows))[(len(rows) - 1) // 2][1].split(" (")[0]

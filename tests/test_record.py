@@ -311,6 +311,13 @@ def test_recording_can_be_off(tmp_path):
     assert not (tmp_path / "videos").exists()
 
 
+def test_episodes_are_recorded_also_where_steps_do_not_count(tmp_path):
+    recorder = Recorder(tmp_path, every_steps=0, every_episodes=2, overlay=False)
+    with Collector(fleet(mode="SameStep"), Coin(), 12, recorder=recorder) as collector:
+        collector.collect()  # four episodes of 3 steps, and the first frame of a fifth
+    assert [steps_shown(path)[1] for path in videos_in(tmp_path)][:2] == [0, 2]
+
+
 def test_videos_are_numbered_on_and_none_is_overwritten(tmp_path):
     for _ in range(2):
         recorder = Recorder(tmp_path, env_ids=[0, 1])

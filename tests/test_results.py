@@ -143,13 +143,15 @@ def test_the_page_says_what_was_not_reached(results):
             "seed": seed,
             "threshold": 2000.0,
             "seconds": 300.4,
+            "curve": [(500, 200.0, 90.0), (1000, 300.4, 100.0)],
             "reached": (100, seconds, 2100.0) if seconds else None,
         }
         for side, times in (("fast", (31.0, 29.0, None)), ("sb3", (None, None, 280.0)))
         for seed, seconds in enumerate(times)
     ]
     (line,) = page.fast(rows).splitlines()[2:]
-    assert line == ("| Hopper-v5 | 2,000 | 31, 29, > 300 | 31 | 100 | > 300, > 300, 280 | > 300 |")
+    assert line == ("| Hopper-v5 | 2,000 | 31, 29, > 300 (1,000 steps) | 31 | 100 "
+        "| > 300 (1,000 steps), > 300 (1,000 steps), 280 | > 300 |")
 
 
 @pytest.mark.parametrize("env_id", [name for name in FAST if name != "CartPole-v1"])

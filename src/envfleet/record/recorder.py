@@ -72,7 +72,8 @@ class Recorder:
         folder: where to save videos; by default ``renders/<project>/<run>`` with the tracker's
             names, or ``renders/misc``.
         env_ids: the envs to record.
-        every_steps: record the next episode after every N steps of the whole fleet; 0 is off.
+        every_steps: record the next episode after every N steps of the whole fleet; with 0 and
+            without ``every_episodes``, nothing is recorded.
         every_episodes: record every Nth episode of each chosen env.
         max_frames: maximum length of a video, which may end in the middle of an episode; None
             records to the end of the episode.
@@ -114,7 +115,7 @@ class Recorder:
         single = len(set(self.env_ids)) == len(self.env_ids) > 0
         _check(single, "env_ids", env_ids, "at least one env, and none twice")
         self.folder = (Path(folder) if folder is not None else _folder(tracker)).absolute()
-        self.is_on = every_steps != 0
+        self.is_on = every_steps != 0 or every_episodes is not None
         self._every_steps = every_steps
         self._every_episodes = every_episodes
         self._max_frames = max_frames
