@@ -36,9 +36,9 @@ from envfleet.training.trainer import Run
 from train_peers import Result
 
 CELLS = {
-    "cartpole-zoo": ("CartPole-v1", "zoo", 100_000),
-    "cartpole-cleanrl": ("CartPole-v1", "cleanrl", 60_000),
-    "lunarlander-zoo": ("LunarLander-v3", "zoo", 131_072),
+    "cartpole-zoo": ("CartPole-v1", "zoo", 60_000),
+    "cartpole-cleanrl": ("CartPole-v1", "cleanrl", 40_000),
+    "lunarlander-zoo": ("LunarLander-v3", "zoo", 65_536),
 }
 HERE = Path(__file__).parent
 SBX = HERE.parent / ".venv-clients" / "sbx" / "bin" / "python"
