@@ -3,8 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 CLIENTS := .venv-clients
 
-.PHONY: train test test-oracle test-faults test-ray test-clients test-report browser docs bench results coverage lint \
-	format clean
+.PHONY: train test test-oracle test-faults test-ray test-clients test-report browser docs bench bench-train results \
+	coverage lint format clean
 
 # Until CartPole is solved; videos, a curve, a report and checkpoints are in runs/CartPole-v1.
 train: .venv/installed
@@ -80,6 +80,10 @@ results: .venv/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt -e '.[mujoco]'
 	$(BIN)/python benchmarks/results.py
 
+# Training beside Stable-Baselines3 and, in an environment of its own, SBX.
+bench-train: .venv/installed $(CLIENTS)/sbx/installed
+	$(BIN)/python benchmarks/train.py
+
 # Branches of src that the suite takes, worker processes included; in .coverage/html line by line.
 # Without the tests marked `alone` (a traced machine is not the one that they measure) or `untraced`.
 # What workers that were killed while they saved have left cannot be combined: that is said, once.
@@ -130,4 +134,9 @@ $(CLIENTS)/rllib/installed: pyproject.toml constraints.txt
 	grep '^torch==' constraints.txt > $(CLIENTS)/torch.txt
 	$(CLIENTS)/rllib/bin/pip install --quiet --constraint $(CLIENTS)/torch.txt --editable '.[testing]' \
 		pytest pytest-xdist torch 'ray[rllib]==2.60.0'
+	touch $@
+
+$(CLIENTS)/sbx/installed: constraints.txt
+	$(PYTHON) -m venv $(CLIENTS)/sbx
+	$(CLIENTS)/sbx/bin/pip install --quiet --constraint constraints.txt torch 'gymnasium[box2d]' sbx-rl==0.28.0
 	touch $@

@@ -1,39 +1,53 @@
-"""Training speed beside Stable-Baselines3's, with the same hyper-parameters, and the returns.
+"""Training speed beside Stable-Baselines3 and SBX, with the same hyper-parameters, and the returns.
 
-python benchmarks/train.py                       # needs the extras train, box2d and peers
+make bench-train                                 # installs SBX in an environment of its own
+python benchmarks/train.py                       # without SBX if that is not there
+python benchmarks/train.py --cells cartpole-zoo --seeds 5
 
-Seeds take turns; start-up is left out. Returns are of 20 episodes with the trained policy's best
-actions. Values are not clipped on either side: Stable-Baselines3 clips them in another way than
-CleanRL and we. "solved" is the time of training until the last 100 episodes reach the env's reward
-threshold, with --preset fast.
+Libraries take turns, seed by seed, each run in a fresh process. Start-up is left out, and so is
+JAX's compilation: SBX trains for two updates, then begins anew with the parameters it had
+(train_peers.py). Returns are from 20 episodes with the trained policy's best actions. Nobody clips
+values: Stable-Baselines3 does it in another way than CleanRL and we, SBX not at all. "solved" is
+the time of training until the last 100 episodes reach the env's reward threshold, with --preset
+fast.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import multiprocessing
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from envfleet.rollout.evaluate import evaluate
 from envfleet.training.config import RunOptions, TrainConfig
 from envfleet.training.envs import build_fleet
 from envfleet.training.presets import preset
 from envfleet.training.trainer import Run
+from train_peers import Result
 
-CELLS = [
-    ("CartPole-v1", "zoo", 100_000),
-    ("CartPole-v1", "cleanrl", 60_000),
-    ("LunarLander-v3", "zoo", 131_072),
-]
+CELLS = {
+    "cartpole-zoo": ("CartPole-v1", "zoo", 60_000),
+    "cartpole-cleanrl": ("CartPole-v1", "cleanrl", 40_000),
+    "lunarlander-zoo": ("LunarLander-v3", "zoo", 65_536),
+}
+HERE = Path(__file__).parent
+SBX = HERE.parent / ".venv-clients" / "sbx" / "bin" / "python"
+
+Train = Callable[[TrainConfig], Result]
 
 
-def ours(config: TrainConfig, options: RunOptions | None = None) -> tuple[float, float, int]:
-    """Seconds of training, the mean return of the trained policy, and steps."""
+def ours(config: TrainConfig, options: RunOptions | None = None) -> Result:
+    """Train with envfleet."""
     with tempfile.TemporaryDirectory() as folder:
         with Run.start(Path(folder) / "run", config, options or RunOptions()) as run:
             start = time.perf_counter()
@@ -44,72 +58,78 @@ def ours(config: TrainConfig, options: RunOptions | None = None) -> tuple[float,
             config.env_id, config.num_envs, backend="serial", on_failure="raise"
         ) as envs:
             result = evaluate(policy, envs, 20, seed=1000 + config.seed)
-        return seconds, result.mean, run.steps
+        return Result(seconds, run.steps, result.mean)
 
 
-def theirs(config: TrainConfig) -> tuple[float, float, int]:
-    """The same with Stable-Baselines3."""
-    from stable_baselines3 import PPO
-    from stable_baselines3.common.env_util import make_vec_env
-    from stable_baselines3.common.evaluation import evaluate_policy
+def in_fresh_process(config: TrainConfig, options: RunOptions | None = None) -> Result:
+    """The same as ``ours``, where nothing has run before."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(ours, config, options).result()
 
-    def scheduled(value: float, schedule: str) -> float | Callable[[float], float]:
-        return (lambda left: left * value) if schedule == "linear" else value
 
-    envs = make_vec_env(config.env_id, config.num_envs, seed=config.seed)
-    model = PPO(
-        "MlpPolicy",
-        envs,
-        n_steps=config.rollout_steps,
-        batch_size=config.batch_size,
-        n_epochs=config.epochs,
-        learning_rate=scheduled(config.learning_rate, config.learning_rate_schedule),
-        gamma=config.gamma,
-        gae_lambda=config.gae_lambda,
-        clip_range=scheduled(config.clip_range, config.clip_range_schedule),
-        ent_coef=config.entropy_coef,
-        vf_coef=config.value_coef,
-        max_grad_norm=config.max_grad_norm,
-        seed=config.seed,
-        device="cpu",
-    )
-    start = time.perf_counter()
-    model.learn(config.total_steps)
-    seconds = time.perf_counter() - start
-    envs.seed(1000 + config.seed)
-    evaluated: Any = evaluate_policy(model, envs, n_eval_episodes=20)
-    envs.close()
-    return seconds, float(evaluated[0]), model.num_timesteps
+def theirs(python: str, library: str, config: TrainConfig) -> Result:
+    """Train with another library, in a process of this Python."""
+    command = [python, str(HERE / "train_peers.py"), library, json.dumps(asdict(config))]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return Result(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def libraries() -> dict[str, Train]:
+    """Those that are installed, ours first."""
+    found: dict[str, Train] = {
+        "envfleet": in_fresh_process,
+        "SB3": partial(theirs, sys.executable, "sb3"),
+    }
+    if SBX.exists():
+        found["SBX"] = partial(theirs, str(SBX), "sbx")
+    else:
+        print("SBX is not installed: `make bench-train` installs it and runs this.\n")
+    return found
+
+
+def row(cell: str, trains: dict[str, Train], seeds: int) -> str:
+    """A row of the table: medians of steps per second, ratios, and means of returns."""
+    env_id, name, total = CELLS[cell]
+    rates: dict[str, list[float]] = {library: [] for library in trains}
+    returns: dict[str, list[float]] = {library: [] for library in trains}
+    for seed in range(seeds):
+        config = replace(preset(env_id, name), total_steps=total, seed=seed, clip_values=False)
+        for library, train in trains.items():
+            result = train(config)
+            rates[library].append(result.steps / result.seconds)
+            returns[library].append(result.mean_return)
+    speeds = {library: statistics.median(rate) for library, rate in rates.items()}
+    cells = [env_id, name, f"{speeds['envfleet']:,.0f}"]
+    for speed in list(speeds.values())[1:]:
+        cells += [f"{speed:,.0f}", f"{speeds['envfleet'] / speed:.1f}x"]
+    cells += [f"{statistics.mean(each):.0f}" for each in returns.values()]
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
     """Print a row per cell, then the time until CartPole is solved."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=3)
-    seeds = parser.parse_args().seeds
-    print("| env | preset | steps/s | SB3, steps/s | ratio | return | SB3, return |")
-    print("|---|---|---:|---:|---:|---:|---:|")
-    for env_id, name, total in CELLS:
-        rates: tuple[list[float], list[float]] = [], []
-        returns: tuple[list[float], list[float]] = [], []
-        for seed in range(seeds):
-            config = preset(env_id, name)
-            config = replace(config, total_steps=total, seed=seed, clip_values=False)
-            for i, train in enumerate((ours, theirs)):
-                seconds, mean, steps = train(config)
-                rates[i].append(steps / seconds)
-                returns[i].append(mean)
-        mine, other = statistics.median(rates[0]), statistics.median(rates[1])
-        means = " | ".join(f"{statistics.mean(r):.0f}" for r in returns)
-        print(
-            f"| {env_id} | {name} | {mine:,.0f} | {other:,.0f} | {mine / other:.1f}x | {means} |",
-            flush=True,
-        )
-    times = []
-    for seed in range(5):
-        config = replace(preset("CartPole-v1", "fast"), seed=seed)
-        times.append(ours(config, RunOptions(stop_at=475.0))[0])
-    print(f"\nCartPole-v1 solved in {statistics.median(times):.1f} s (median of 5 seeds)")
+    parser.add_argument(
+        "--cells", nargs="+", choices=[*CELLS, "solved"], default=[*CELLS, "solved"]
+    )
+    asked = parser.parse_args()
+    trains = libraries()
+    others = list(trains)[1:]
+    heads = ["env", "preset", "steps/s", *(h for o in others for h in (f"{o}, steps/s", "ratio"))]
+    heads += ["return", *(f"{other}, return" for other in others)]
+    print(f"| {' | '.join(heads)} |")
+    print("|---|---" + "|---:" * (len(heads) - 2) + "|")
+    for cell in asked.cells:
+        if cell != "solved":
+            print(row(cell, trains, asked.seeds), flush=True)
+    if "solved" in asked.cells:
+        fast = preset("CartPole-v1", "fast")
+        solved = RunOptions(stop_at=475.0)
+        times = [in_fresh_process(replace(fast, seed=seed), solved).seconds for seed in range(5)]
+        print(f"\nCartPole-v1 solved in {statistics.median(times):.1f} s (median of 5 seeds)")
 
 
 if __name__ == "__main__":
