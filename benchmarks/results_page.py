@@ -200,4 +200,4 @@ def _each(rows: list[Found]) -> str:
 def _median(rows: list[Found]) -> str:
     if not rows:
         return "-"
-    return sorted(map(_seconds, rows))[(len(rows) - 1) // 2][1].split(" (")[0]
+    return sorted(map(_seconds, rows))[len(rows) // 2][1].split(" (")[0]
