@@ -150,8 +150,10 @@ def test_the_page_says_what_was_not_reached(results):
         for seed, seconds in enumerate(times)
     ]
     (line,) = page.fast(rows).splitlines()[2:]
-    assert line == ("| Hopper-v5 | 2,000 | 31, 29, > 300 (1,000 steps) | 31 | 100 "
-        "| > 300 (1,000 steps), > 300 (1,000 steps), 280 | > 300 |")
+    assert line == (
+        "| Hopper-v5 | 2,000 | 31, 29, > 300 (1,000 steps) | 31 | 100 "
+        "| > 300 (1,000 steps), > 300 (1,000 steps), 280 | > 300 |"
+    )
 
 
 @pytest.mark.parametrize("env_id", [name for name in FAST if name != "CartPole-v1"])
