@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from tables import ROOT
 from tables import write as write_between
@@ -150,12 +151,14 @@ def draw_fast(rows: list[Found]) -> None:
                 axes.plot(seconds, means, color=colour, linewidth=1, label=label)
         axes.axhline(seeds[0]["threshold"], color="0.5", linewidth=0.7, linestyle="--")
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_title(env, fontsize=9)
         axes.tick_params(labelsize=7)
     for axes in list(figure.axes)[len(mine) :]:
         axes.set_axis_off()
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.axes[-1].legend(handles, labels, fontsize=8, loc="center")
+    known = [axes.get_legend_handles_labels() for axes in figure.axes]
+    figure.axes[-1].legend(*max(known, key=lambda one: len(one[1])), fontsize=8, loc="center")
     figure.supxlabel("seconds of training", fontsize=8)
     figure.supylabel("mean return of 20 deterministic episodes", fontsize=8)
     figure.savefig(DATA / "results-fast.png", dpi=110)
