@@ -388,13 +388,17 @@ def test_a_pending_call_is_busy_for_send(place):
 
 
 def test_at_most_so_many_and_those_that_have_waited_longest_come_first():
-    """One worker moves its envs in the order in which they were sent."""
+    """One worker moves its envs in the order in which it found them asked.
+
+    It may find env 0 together with those sent before it, but the second step of env 0 only after
+    them: they are ready then, and since an earlier time than whatever is sent later.
+    """
     with Process([CounterEnv] * 6, workers=1) as envs:
         envs.reset()
-        envs.send([0] * 3, [3, 4, 5])
-        envs.step([0], env_ids=[0])
-        envs.send([0] * 2, [1, 2])
-        envs.step([0], env_ids=[0])  # by now all of them are ready
+        for later in ([3, 4, 5], [1, 2]):
+            envs.send([0] * len(later), later)
+            envs.step([0], env_ids=[0])
+            envs.step([0], env_ids=[0])
         assert envs.recv(max_envs=3).env_ids.tolist() == [3, 4, 5]
         assert envs.recv().env_ids.tolist() == [1, 2]
 
