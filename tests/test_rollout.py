@@ -545,7 +545,7 @@ def test_what_comes_next_is_in_memory_of_its_own():
 @pytest.mark.parametrize("at_once", [4, 10**6])
 @pytest.mark.parametrize("mode", MODES)
 def test_agents_may_choose_first_and_judge_later(mode, at_once, monkeypatch):
-    monkeypatch.setattr("envfleet.rollout.collector.EVALUATED_AT_ONCE", at_once)
+    monkeypatch.setattr("envfleet.rollout.inference.EVALUATED_AT_ONCE", at_once)
     script = SCRIPTS["both"]
     with Collector(fleet(script=script, mode=mode), Chooser(), 7) as collector:
         for _ in range(2):
@@ -1008,8 +1008,14 @@ def test_single_steps_are_part_of_what_a_rollout_goes_on_from(mode):
 
 
 def test_observations_in_another_dtype():
-    with Collector(fleet(), Formula(), 2, observation_dtype=torch.float64) as collector:
-        collector._value = lambda observations: observations[:, 0]
-        collector._act = lambda seen: Formula().act(seen.float())
+    class Double(Formula):
+        def act(self, observations, deterministic=False):
+            assert observations.dtype == torch.float64
+            return super().act(observations.float(), deterministic)
+
+        def get_values(self, observations):
+            return observations[:, 0]
+
+    with Collector(fleet(), Double(), 2, observation_dtype=torch.float64) as collector:
         assert collector.collect().observations.dtype == torch.float64
         assert collector.observations.dtype == torch.float64

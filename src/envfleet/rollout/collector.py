@@ -14,26 +14,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from envfleet.rollout.actions import ActionPort
-from envfleet.rollout.agent import (
-    Answer,
-    AnyAgent,
-    acting,
-    check_actions,
-    check_answer,
-    check_choice,
-    check_numbers,
-    choosing,
-    device_of,
-    evaluating,
-    resolve,
-    takes_masks,
-    valuing,
-)
+from envfleet.rollout.agent import AnyAgent, check_actions, takes_masks
 from envfleet.rollout.buffer import Rollout
 from envfleet.rollout.engine import autoreset_mode_of, restarted
 from envfleet.rollout.flowing import FlowingRows, PartialFleet, Place, check_flowing, drain
+from envfleet.rollout.inference import Inference
 from envfleet.rollout.masks import MASK_KEY, ActionMasks
-from envfleet.rollout.memory import Buffers, Row
+from envfleet.rollout.memory import Buffers
 from envfleet.rollout.nested import ChannelsFirst, ObservationFormat, Tree, tree_leaves, tree_map
 from envfleet.rollout.statistics import (
     Episode,
@@ -42,9 +29,6 @@ from envfleet.rollout.statistics import (
     EpisodeSource,
     EpisodeStatistics,
 )
-
-EVALUATED_AT_ONCE = 4096
-"""Rows. More are no faster, and take memory."""
 
 
 class EpisodeRecorder(Protocol):
@@ -148,10 +132,10 @@ class Collector:
         self._min_envs = min_envs
         self._closes_envs = close_envs
         self.envs = envs
-        agent = resolve(agent)
         self.steps = steps
-        self.device = device_of(agent, device)
-        self._on_cpu = self.device.type == "cpu"
+        self._port = ActionPort(envs.single_action_space)
+        self._inference = Inference(agent, self._port, envs.num_envs, device)
+        self.device = self._inference.device
         self.seed = seed
         self.autoreset_mode = autoreset_mode_of(envs, autoreset_mode)
         self.total_steps = 0
@@ -161,11 +145,9 @@ class Collector:
         """Time spent in ``collect`` so far, by part; the rest is the collector's own."""
         self.finished: list[tuple[int, Episode]] = []
         """The episodes that ended in the last rollout, or step, each with its row."""
-        self.use(agent)
         self._format = ObservationFormat(
             envs.single_observation_space, channels_first, observation_dtype
         )
-        self._port = ActionPort(envs.single_action_space)
         self._meter = EpisodeMeter(envs, episodes, self.autoreset_mode)
         self._wants_gradients = requires_grad_observations
         if requires_grad_observations and not all(d.is_floating_point for d in self._format.dtypes):
@@ -188,15 +170,18 @@ class Collector:
             recorder.attach(envs, self.autoreset_mode)
         self._file = EpisodeFile(episodes_csv) if episodes_csv is not None else None
 
+    @property
+    def agent(self) -> Any:
+        """The agent that acts; the one that was passed, or the one that it stands for."""
+        return self._inference.agent
+
     def use(self, agent: AnyAgent) -> None:
         """Use this agent from now on, on the same device.
 
         Raises:
             TypeError: it is not an agent.
         """
-        self._choose = choosing(agent) if self._on_cpu else None
-        self._act, self._value = acting(agent), valuing(agent)
-        self.agent = agent
+        self._inference.use(agent)
 
     @property
     def is_flowing(self) -> bool:
@@ -347,9 +332,7 @@ class Collector:
         self.statistics.begin_rollout()
         if self.is_flowing:
             return self._collect_flowing(buffers)
-        ask, to_env, step = self._ask, self._port.to_env, self.envs.step
-        if self._choose is not None:
-            ask = self._ask_for_actions
+        ask, to_env, step = self._inference.ask, self._port.to_env, self.envs.step
         recorder, began = self.recorder, self._was_done
         wants_reports = self._meter.source == "info"
         reports: list[tuple[int, Episode]] = []
@@ -429,7 +412,7 @@ class Collector:
         )
 
         def ask(place: Place, count: int) -> NDArray[Any]:
-            return self._port.to_env(self._ask_some(buffers, place, count))
+            return self._port.to_env(self._inference.ask_some(buffers, place, count))
 
         start = time.perf_counter()
         if self._min_envs is not None:
@@ -442,79 +425,6 @@ class Collector:
         if buffers.action_masks is not None:
             self._allowed = buffers.action_masks[-1].numpy()
         return self._finish(buffers, rows.finals(), rows.reports)
-
-    def _ask_some(self, buffers: Buffers, place: Place, count: int) -> NDArray[Any]:
-        """Have the agent act for the envs at a place of the buffers; returns its actions."""
-        seen = tree_map(lambda leaf: leaf[place], buffers.observations)
-        masks = None if buffers.action_masks is None else buffers.action_masks[place]
-        if self._choose is not None:
-            allowed = {} if masks is None else {"action_masks": masks.numpy()}
-            chosen = self._choose(tree_map(torch.Tensor.numpy, seen), **allowed)
-            check_choice(chosen, count, self._port)
-            buffers.actions.numpy()[place] = chosen
-            return chosen
-        answer = self._asked(seen, masks)
-        shapes = (count, *self._port.shape), (count,), (count,)
-        is_first = isinstance(place[0], int) and place[0] == 0
-        if is_first or tuple(part.shape for part in answer) != shapes:
-            check_answer(answer, count, self._port, self.device)
-        actions, buffers.log_probs[place], buffers.values[place] = answer
-        buffers.actions[place] = actions.to(buffers.actions.dtype)
-        return actions.detach().cpu().numpy()
-
-    def _ask(self, row: Row) -> NDArray[Any]:
-        """Have the agent act and value; returns its actions."""
-        answer = self._asked(row.observations, row.action_masks)
-        if row.is_first:
-            check_answer(answer, self.envs.num_envs, self._port, self.device)
-        actions, log_probs, values = answer
-        if (actions.shape, log_probs.shape, values.shape) != row.shapes:  # they would be broadcast
-            check_answer(answer, self.envs.num_envs, self._port, self.device)
-        row.actions.copy_(actions)
-        row.log_probs.copy_(log_probs)
-        row.values.copy_(values)
-        return actions.detach().cpu().numpy()
-
-    def _asked(self, seen: Tree, masks: torch.Tensor | None) -> Answer:
-        """What the agent answers to some observations and, where there are any, their masks."""
-        if not self._on_cpu:
-            seen = tree_map(self._to_device, seen)
-        if masks is None:
-            return self._act(seen)
-        return self._act(seen, action_masks=self._to_device(masks))
-
-    def _ask_for_actions(self, row: Row) -> NDArray[Any]:
-        """Have the agent act alone; ``_evaluate`` has it value later."""
-        assert self._choose is not None  # noqa: S101 - _collect has asked
-        if row.allowed is None:
-            actions = self._choose(row.arrays)
-        else:
-            actions = self._choose(row.arrays, action_masks=row.allowed)
-        if row.is_first or actions.shape != row.chosen.shape:
-            check_choice(actions, self.envs.num_envs, self._port)
-        row.chosen[...] = actions
-        return actions
-
-    def _evaluate(self, buffers: Buffers) -> None:
-        """Have the agent value all rows of a rollout, and say how likely its actions were."""
-        evaluate = evaluating(self.agent)
-        seen = tree_map(lambda leaf: leaf[:-1].flatten(0, 1), buffers.observations)
-        actions = buffers.actions.flatten(0, 1)
-        masks = None if buffers.action_masks is None else buffers.action_masks[:-1].flatten(0, 1)
-        log_probs, values = buffers.log_probs.view(-1), buffers.values.view(-1)
-        for start in range(0, len(actions), EVALUATED_AT_ONCE):
-            part = slice(start, start + EVALUATED_AT_ONCE)
-            rows = tree_map(lambda leaf, part=part: self._to_device(leaf[part]), seen)
-            allowed = {} if masks is None else {"action_masks": self._to_device(masks[part])}
-            answer = evaluate(rows, actions[part], **allowed)
-            for name, numbers, place in zip(
-                ("log_probs", "values"), answer, (log_probs, values), strict=True
-            ):
-                check_numbers(name, numbers, len(actions[part]), self.device, "rows")
-                place[part] = numbers
-
-    def _to_device(self, leaf: torch.Tensor) -> torch.Tensor:
-        return leaf.to(self.device)
 
     def _record(
         self, recorder: EpisodeRecorder, buffers: Buffers, t: int, infos: dict[str, Any]
@@ -566,10 +476,9 @@ class Collector:
         reports: list[tuple[int, Episode]],
     ) -> Rollout:
         """Work out what the rows mean, value what came last, and put the rollout together."""
-        if self._choose is not None:
-            start = time.perf_counter()
-            self._evaluate(buffers)
-            self.seconds["policy"] += time.perf_counter() - start
+        start = time.perf_counter()
+        self._inference.catch_up(buffers)
+        self.seconds["policy"] += time.perf_counter() - start
         valid = buffers.valid.numpy()
         done = (buffers.terminated | buffers.truncated).numpy()
         if self.autoreset_mode == AutoresetMode.NEXT_STEP:
@@ -578,7 +487,9 @@ class Collector:
             self._was_done = done[-1].copy()
         positions = torch.from_numpy(np.argwhere(done & valid))
         final_observations = self._final_observations(buffers, positions, finals)
-        final_values, last_values = self._values(buffers, positions, final_observations)
+        start = time.perf_counter()
+        final_values, last_values = self._inference.values(buffers, positions, final_observations)
+        self.seconds["policy"] += time.perf_counter() - start
         buffers.rounded_rewards.copy_(torch.from_numpy(buffers.rewards))
         self._note_episodes(buffers.rewards, done, valid, reports)
         rollout = Rollout(
@@ -630,27 +541,6 @@ class Collector:
         if not finals:
             return self._format.allocate(0)
         return self._format.tensors(tree_map(lambda *parts: np.concatenate(parts), *finals))
-
-    def _values(
-        self, buffers: Buffers, positions: torch.Tensor, finals: Tree
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The values of final and of last observations, by one call of the agent."""
-        count = self.envs.num_envs
-        t, env = positions.unbind(1)
-        bootstrapped = torch.nonzero(~buffers.terminated[t, env]).flatten()
-        wanted = tree_map(
-            lambda last, final: torch.cat([last, final[bootstrapped]]).to(self.device),
-            buffers.last_observations,
-            finals,
-        )
-        start = time.perf_counter()
-        values = self._value(wanted)
-        self.seconds["policy"] += time.perf_counter() - start
-        check_numbers("values", values, count + len(bootstrapped), self.device)
-        values = values.to(buffers.values.dtype)
-        final_values = torch.zeros(len(positions), dtype=values.dtype, device=self.device)
-        final_values[bootstrapped.to(self.device)] = values[count:]
-        return final_values, values[:count].clone()
 
     def state_dict(self) -> dict[str, Any]:
         """The counts so far, for a checkpoint; without envs and running episodes."""
