@@ -29,7 +29,11 @@ class Result(NamedTuple):
 
 def train(library: str, config: dict[str, Any]) -> Result:
     """Train once."""
-    envs = make_vec_env(config["env_id"], config["num_envs"], seed=config["seed"])
+    # Without render_mode="rgb_array", make_vec_env's own: see UNRENDERED in threshold.py.
+    unrendered = {"render_mode": None}
+    envs = make_vec_env(
+        config["env_id"], config["num_envs"], seed=config["seed"], env_kwargs=unrendered
+    )
     model = _model(library, envs, config)
     if library == "sbx":
         _compile(model)

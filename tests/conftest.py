@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
+import io
 import os
 from collections.abc import Iterator
 
@@ -69,7 +71,7 @@ def _is_on_gymnasium(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def _warm_up() -> None:
-    """Start what multiprocessing starts once per process, so that it is not counted as a leak."""
+    """Start and open what libraries keep for good, so that it is not counted as a leak."""
     import multiprocessing as mp  # noqa: PLC0415
     from multiprocessing import forkserver, resource_tracker  # noqa: PLC0415
 
@@ -79,6 +81,12 @@ def _warm_up() -> None:
     process.start()
     process.join()
     mp.Array("d", 1)  # the heap that Gymnasium's shared memory comes from
+    if importlib.util.find_spec("matplotlib"):
+        from matplotlib.figure import Figure  # noqa: PLC0415
+
+        figure = Figure()
+        figure.text(0, 0, "a")
+        figure.savefig(io.BytesIO())  # the files of its fonts stay open
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ def test_a_step_keeps_what_it_found(results):
     found = json.loads(step.kept.read_text())
     assert found["command"] == "python benchmarks/threshold.py CartPole-v1 --limit 0.5 --seed 1"
     assert found["reached"] is None
-    assert found["curve"][-1][1] > 0.5
+    assert found["curve"][-1][1] >= 0.5  # rounded
     assert found["date"]
 
 

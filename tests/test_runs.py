@@ -73,6 +73,13 @@ def test_atari_is_preprocessed_as_in_the_published_results(env_id):
         assert sticky == [0.0 if "NoFrameskip" in env_id else 0.25] * 2
 
 
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "train_envs:Crashing"])
+def test_only_the_recorded_env_is_built_to_render(env_id):
+    with build_fleet(env_id, 3, backend="process", on_failure="raise", rendered=1) as envs:
+        assert envs.get_attr("render_mode") == ("rgb_array", None, None)
+        assert envs.render_mode == "rgb_array"
+
+
 class Sampler:
     device = torch.device("cpu")
 

@@ -55,6 +55,15 @@ def test_training_leaves_what_the_command_leaves(result):
     assert result.folder.parts[-2:] == ("CartPole-v1", "a")
     assert result.statistics.count > 0
     assert checkpoints.list_checkpoints(result.folder / "checkpoints")[-1].name.endswith("640")
+    assert (result.folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert "CartPole-v1" in (result.folder / "report.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b"])
+def test_a_run_cannot_be_named_like_another_folder(tmp_path, name):
+    with pytest.raises(ValueError, match="without slashes"):
+        envfleet.train("CartPole-v1", run_dir=tmp_path / "runs", name=name, **SMALL)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_loaded_policy_is_the_trained_one(result):

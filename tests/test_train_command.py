@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import math
 import os
@@ -23,7 +22,6 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-from matplotlib.figure import Figure
 from PIL import Image
 
 import envfleet
@@ -220,15 +218,6 @@ def test_a_finished_run_is_left_alone(trained, tmp_path, here, capsys):
     assert finished(run, last) == finished(run) == (3072, None)
 
 
-@pytest.fixture(scope="module")
-def _fonts():
-    """Matplotlib keeps the files of its fonts open."""
-    figure = Figure()
-    figure.text(0, 0, "a")
-    figure.savefig(io.BytesIO())
-
-
-@pytest.mark.usefixtures("_fonts")
 def test_a_run_that_reached_its_threshold_says_so(here, capsys):
     gymnasium.register("EasyCart-v0", CartPoleEnv, max_episode_steps=100, reward_threshold=5.5)
     try:
@@ -470,7 +459,6 @@ def test_a_flag_that_is_not_there_is_told_with_the_one_that_was_meant(here, caps
     assert not list(here.iterdir())
 
 
-@pytest.mark.usefixtures("_fonts")
 def test_a_run_is_made_longer(trained, tmp_path, here, capsys):
     run = shutil.copytree(trained, tmp_path / "run")
     assert run_command("resume", run, "--total-steps", 2000) == 2

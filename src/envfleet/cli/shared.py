@@ -9,7 +9,6 @@ from typing import Any
 
 import gymnasium
 
-from envfleet.report import write_report
 from envfleet.rollout.numbers import three_digits
 from envfleet.track.durable import WriteError
 from envfleet.track.lock import FolderInUseError
@@ -17,7 +16,7 @@ from envfleet.training import command
 from envfleet.training.checkpoint import CheckpointError
 from envfleet.training.failures import describe
 from envfleet.training.loading import load_run
-from envfleet.training.plot import draw_curve
+from envfleet.training.plot import write_pages
 from envfleet.training.progress import Progress, make_progress, say
 from envfleet.training.trainer import Run
 
@@ -78,11 +77,7 @@ def carry_out(run: Run, *, quiet: bool = False) -> int:
         if run.updates:
             error.add_note(f"what was learnt is saved; continue with:\n{resume}")
         raise
-    try:
-        draw_curve(run.folder)
-        write_report(run.folder)
-    except OSError as error:
-        say(f"no curve or report was written: {error}")
+    write_pages(run.folder, say)
     code = 0 if is_over else 128 + (run.stopped_by or 0)
     if quiet:
         return code

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -96,18 +95,11 @@ class Train(RunOptions, TrainConfig):
                 told = {"config": asdict(config), "options": asdict(options)}
                 print(json.dumps(told, indent=2), flush=True)  # noqa: T201 - it was asked for
                 return 0
-            if self.name in (".", "..") or (self.name and Path(self.name).name != self.name):
-                raise ValueError(f"name must be a folder's name without slashes, got {self.name!r}")
             for tracker in self.track:
                 if tracker not in TRACKERS:
                     known = ", ".join(TRACKERS)
                     raise ValueError(f"there is no tracker {tracker!r}; there are: {known}.")
-            parent = runs / self.env_id.replace("/", "_").replace(":", "_")
-            if self.name:
-                place = RunFolder.claim(parent / self.name)
-            else:
-                name = f"seed{config.seed}_{time.strftime('%Y%m%d-%H%M%S')}"
-                place = RunFolder.claim_new(parent, name)
+            place = RunFolder.of(runs, self.env_id, self.name, config.seed)
             trackers = partial(make_trackers, self.track, place.path)
             run = Run.start(place, config, options, trackers=trackers)
         except REFUSALS as error:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -14,7 +14,6 @@ from typing import Any
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from envfleet.report import write_report
 from envfleet.rollout.progress import in_notebook, is_terminal
 from envfleet.rollout.statistics import EpisodeStatistics
 from envfleet.track.registry import make_trackers
@@ -25,8 +24,11 @@ from envfleet.training.env_options import EnvOptions, as_names, as_words
 from envfleet.training.folder import RunFolder
 from envfleet.training.loading import TrainedPolicy
 from envfleet.training.own_policy import PolicySource
+from envfleet.training.plot import write_pages
 from envfleet.training.progress import Progress, make_progress
 from envfleet.training.trainer import Run
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class TrainResult:
     """The result of a training run."""
 
     folder: Path
-    """The run's folder: metrics, checkpoints, videos, ``report.html``."""
+    """The run's folder: metrics, checkpoints, videos, ``report.html``, and ``curve.png`` if it was
+    trained in the main thread."""
     statistics: EpisodeStatistics
     """Statistics of the last training episodes."""
     policy: TrainedPolicy
@@ -95,12 +98,7 @@ def train(
     chosen |= {field: kept(chosen[field]) for field, kept in texts if field in chosen}
     changes = EnvOptions(chosen.get("env_kwargs", ()), chosen.get("wrappers", ()))
     config, options = _split(base_config(env_id, preset, changes, env), chosen)
-    parent = Path(run_dir).absolute() / env_id.replace("/", "_").replace(":", "_")
-    if name is not None:
-        place = RunFolder.claim(parent / name)
-    else:
-        stamp = f"seed{config.seed}_{time.strftime('%Y%m%d-%H%M%S')}"
-        place = RunFolder.claim_new(parent, stamp)
+    place = RunFolder.of(Path(run_dir), env_id, name, config.seed)
     with Run.start(
         place,
         config,
@@ -115,7 +113,7 @@ def train(
         is_finished = run.train(_shown(title, config.last_step, progress))
         statistics = run.collector.statistics
         trained = TrainedPolicy(run.policy, *run.spaces, config.mask_key)
-    write_report(run.folder)
+    write_pages(run.folder, _log.warning)
     if run.stopped_by == signal.SIGINT:
         raise KeyboardInterrupt
     if run.stopped_by is not None:

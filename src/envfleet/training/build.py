@@ -112,7 +112,7 @@ def make_collector(setup: CollectorSetup) -> RolloutSource:
             backend=options.backend,
             address=options.ray,
             on_failure=options.on_failure,
-            render=setup.recorder is not None,
+            rendered=0 if setup.recorder is None else 1,  # its env 0
             changes=EnvOptions.of(config),
         )
     try:

@@ -128,14 +128,15 @@ def build_fleet(
     *,
     backend: str,
     on_failure: str,
-    render: bool = False,
+    rendered: int = 0,
     changes: EnvOptions = UNCHANGED,
     address: str | None = None,
 ) -> Any:
     """A fleet to train or evaluate in, of an id, a spec or a function that builds an env.
 
     ``changes`` has the env's arguments and wrappers, and the info in which ``action_masks()`` are
-    sent; ``address`` is that of the cluster for backend "ray".
+    sent; ``address`` is that of the cluster for backend "ray". The first ``rendered`` envs can
+    render.
 
     An Atari game is an ``AtariEnv`` as it is by default, seen as (4, 84, 84): lives are episodes
     for the learner, and statistics are of games and their scores. Observations are the fleet's own
@@ -147,15 +148,14 @@ def build_fleet(
     name = env.id if isinstance(env, EnvSpec) else env
     env = find_env(env) if isinstance(env, str) else env
     restart = on_failure == "restart"
-    extra: Any = {"render_mode": "rgb_array"} if render else {}
     if backend == "native":
+        extra: Any = {"render_mode": "rgb_array"} if rendered else {}
         return _native_fleet(env, num_envs, changes, isolate=restart, extra=extra)
-    if address is not None and backend == "ray":
-        extra["address"] = address
     if is_atari(env) and isinstance(name, str):
         env = partial(AtariEnv, name, channels_first=True)
+    env = with_kwargs(env, changes.env_kwargs)
     return make(
-        with_kwargs(env, changes.env_kwargs),
+        _first_render(env, num_envs, rendered) if rendered else env,
         num_envs,
         backend=backend,
         autoreset_mode="SameStep",
@@ -164,8 +164,21 @@ def build_fleet(
         wrappers=changes.wrapping(find_wrapper),
         # A crash loop is more than one a second.
         vector_kwargs={"on_failure": "restart", "restarts": (60, 60.0)} if restart else None,
-        **extra,
+        **({"address": address} if address is not None and backend == "ray" else {}),
     )
+
+
+def _first_render(
+    env: EnvSpec | Callable[..., gymnasium.Env[Any, Any]], num_envs: int, rendered: int
+) -> list[Callable[..., gymnasium.Env[Any, Any]]]:
+    """Functions that build the envs, of which only the first ones render.
+
+    Some envs are slower when they could render, even if nobody asks: LunarLander keeps each of its
+    exhaust particles until the next frame, and moves them all in every step.
+    """
+    build = partial(gymnasium.make, env) if isinstance(env, EnvSpec) else env
+    rendering = partial(build, render_mode="rgb_array")
+    return [rendering] * rendered + [build] * (num_envs - rendered)
 
 
 def _native_fleet(
@@ -186,4 +199,4 @@ def one_rendered(
     env: str | EnvSpec | Callable[..., gymnasium.Env[Any, Any]], changes: EnvOptions = UNCHANGED
 ) -> Any:
     """One env that renders, in a process of its own."""
-    return build_fleet(env, 1, backend="process", on_failure="raise", render=True, changes=changes)
+    return build_fleet(env, 1, backend="process", on_failure="raise", rendered=1, changes=changes)

@@ -15,6 +15,7 @@ import itertools
 import json
 import shutil
 import stat
+import time
 from dataclasses import asdict, dataclass, fields
 from operator import index
 from pathlib import Path
@@ -79,13 +80,28 @@ class RunRecord:
 class RunFolder:
     """A folder that no other run can write to until ``close`` or ``discard``.
 
-    ``claim``, ``claim_new`` and ``open`` make one; its ``path`` is absolute.
+    ``of``, ``claim``, ``claim_new`` and ``open`` make one; its ``path`` is absolute.
     """
 
     def __init__(self, path: Path, lock: FolderLock, made: list[Path]) -> None:
         self.path = path
         self.lock = lock
         self._made = made
+
+    @classmethod
+    def of(cls, run_dir: Path, env_id: str, name: str | None, seed: int) -> Self:
+        """The folder of a run that begins: the one of this name, else named by seed and time.
+
+        Raises:
+            ValueError: the name is no folder's name.
+            FileExistsError, FolderInUseError: as for ``claim``.
+        """
+        if name is not None and (name in ("", ".", "..") or Path(name).name != name):
+            raise ValueError(f"name must be a folder's name without slashes, got {name!r}")
+        parent = run_dir.absolute() / env_id.replace("/", "_").replace(":", "_")
+        if name is None:
+            return cls.claim_new(parent, f"seed{seed}_{time.strftime('%Y%m%d-%H%M%S')}")
+        return cls.claim(parent / name)
 
     @classmethod
     def claim(cls, path: Path, *, new: bool = False) -> Self:

@@ -121,7 +121,7 @@ class LoadedRun:
             num_envs,
             backend="process" if restart else "serial",
             on_failure=self.record.options.on_failure,
-            render=render,
+            rendered=num_envs if render else 0,
             changes=changes,
         )
 

@@ -1,13 +1,31 @@
-"""The learning curve of a run, as an image."""
+"""What a run leaves to look at: its learning curve as an image, and its report."""
 
 from __future__ import annotations
 
 import csv
+import threading
+from collections.abc import Callable
 from pathlib import Path
+
+from envfleet.report import write_report
+
+
+def write_pages(folder: Path, say: Callable[[str], None]) -> None:
+    """Write ``curve.png`` and ``report.html``; if the disk is full, only say so."""
+    try:
+        draw_curve(folder)
+        write_report(folder)
+    except OSError as error:
+        say(f"no curve or report was written: {error}")
 
 
 def draw_curve(folder: Path) -> Path | None:
-    """Draw returns over steps into ``curve.png``; None without rows, or without matplotlib."""
+    """Draw returns over steps into ``curve.png``; None without rows, or without matplotlib.
+
+    None too in any but the main thread: matplotlib is not thread-safe.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return None
     path = folder / "metrics.csv"
     rows = list(csv.DictReader(path.read_text("utf-8").splitlines())) if path.exists() else []
     rows = [row for row in rows if row.get("return_mean") not in (None, "", "nan")]
