@@ -107,6 +107,8 @@ def _no_leaks(_warm_up: None, request: pytest.FixtureRequest) -> Iterator[None]:
         return
     if _engine_of(request.node) == "ray":
         request.getfixturevalue("local_ray")
+    if "cluster" in request.fixturenames:
+        request.getfixturevalue("cluster")  # a node that it adds outlives the test
     # What is here now stays: looking through it in every gc.collect() would take most of the time.
     gc.collect()
     gc.freeze()

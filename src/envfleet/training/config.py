@@ -167,7 +167,10 @@ class RunOptions:
         if self.actors and self.backend == "ray":
             raise ValueError("actors have fleets of their own: leave out backend, or actors.")
         if self.ray is not None and not self.actors and self.backend != "ray":
-            raise ValueError("ray says where actors are, and there are none: say how many.")
+            raise ValueError(
+                "ray says which cluster to use: say how many actors to start there, or set "
+                "backend='ray'."
+            )
         fine = 0 < self.video_scale < math.inf
         _check(fine, "video_scale", self.video_scale, "above 0")
 
