@@ -77,6 +77,9 @@ def _own_folder() -> Iterator[str]:
     folder = tempfile.mkdtemp(prefix="ef", dir="/tmp")  # short: names of sockets have a limit
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # Where a cluster of several nodes writes its address for every ray.init() of the machine.
+        patch.setenv("RAY_TMPDIR", folder)
+        (Path(folder) / "ray").mkdir()
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         try:
             yield folder
