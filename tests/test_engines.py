@@ -158,7 +158,7 @@ def test_ray_says_where_the_envs_are_and_is_not_given_twice():
     assert RunOptions(backend="ray", ray="auto").ray == "auto"
     with pytest.raises(ValueError, match="leave out backend, or actors"):
         RunOptions(backend="ray", actors=2)
-    with pytest.raises(ValueError, match="there are none"):
+    with pytest.raises(ValueError, match="how many actors to start there"):
         RunOptions(ray="auto")
 
 
