@@ -123,6 +123,7 @@ def test_an_env_with_a_batched_implementation_is_trained_on_it(tmp_path):
         ),
         ("no_such_module:Engine", ImportError, "backend='no_such_module:Engine': No module"),
         (f"{__name__}:Nothing", ValueError, f"module {__name__} has no 'Nothing'"),
+        (f"{__name__}:SMALL", TypeError, "SMALL is of type dict: it must build fleets"),
         ("not a module:Engine", ValueError, "got 'not a module:Engine'"),
         (f"{__name__}:dict_of", TypeError, "must build a gymnasium.vector.VectorEnv, not a dict"),
     ],

@@ -6,7 +6,7 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from gymnasium.vector import VectorEnv
 
@@ -66,6 +66,7 @@ def find_engine(backend: str) -> Engine:
 
     Raises:
         ValueError: there is none.
+        TypeError: it cannot be called.
         ImportError: its module cannot be imported.
     """
     check_backend(backend)
@@ -73,12 +74,15 @@ def find_engine(backend: str) -> Engine:
         return ENGINES[backend]
     module_name, _, name = backend.rpartition(":")
     try:
-        found: Engine | None = getattr(importlib.import_module(module_name), name, None)
+        found: Any = getattr(importlib.import_module(module_name), name, None)
     except ImportError as error:
         raise ImportError(f"backend={backend!r}: {error}", name=error.name) from error
     if found is None:
         raise ValueError(f"backend={backend!r}: module {module_name} has no {name!r}.")
-    return found
+    if not callable(found):
+        kind = type(found).__name__
+        raise TypeError(f"backend={backend!r}: {name} is of type {kind}: it must build fleets.")
+    return cast("Engine", found)
 
 
 def options_of(engine: Engine) -> tuple[set[str], bool]:
