@@ -68,7 +68,9 @@ def test_make_builds_an_engine_that_was_added(counting, backend):
 
 def test_a_run_trains_on_it_as_on_any_other(counting, tmp_path):
     result = envfleet.train("CartPole-v1", run_dir=tmp_path, name="own", backend=counting, **SMALL)
-    assert json.loads((result.folder / "plan.json").read_text()) == {"engine": "Counting"}
+    plan = json.loads((result.folder / "plan.json").read_text())
+    assert plan == {"backend": "Counting", "reason": "not an engine of envfleet's"}
+    assert "<td>Counting</td>" in (result.folder / "report.html").read_text()
     serial = envfleet.train("CartPole-v1", run_dir=tmp_path, name="s", backend="serial", **SMALL)
     assert rows(result.folder) == rows(serial.folder)
     del envfleet.ENGINES[counting]

@@ -127,6 +127,23 @@ def test_rewards_are_scaled_by_the_spread_of_discounted_returns():
     assert float(rollout.rewards[0, 0]) == pytest.approx(100 / np.std(returns), rel=1e-3)
 
 
+def test_rewards_are_scaled_where_columns_are_missing():
+    """Rollouts from a cluster may lack envs; these begin anew when they are back."""
+    envs = envfleet.make("CartPole-v1", 3, backend="serial")
+    policy = Policy(envs.single_observation_space, envs.single_action_space)
+    scale = RewardScale(TrainConfig(num_envs=3, rollout_steps=4, gamma=0.9))
+    with envfleet.Collector(envs, policy, 4, seed=1) as collector:
+        rollout = collector.collect()
+    grown = 1 + 0.9 + 0.9**2 + 0.9**3
+    scale(rollout)
+    assert scale.running.tolist() == pytest.approx([grown] * 3)
+    columns = ("rewards", "valid", "terminated", "truncated")
+    some = {name: getattr(rollout, name)[:, [0, 2]] for name in columns}
+    some = scale(replace(rollout, **some, env_ids=rollout.env_ids[[0, 2]]))
+    assert some.rewards.shape == (4, 2)
+    assert scale.running.tolist() == pytest.approx([grown * (1 + 0.9**4), 0, grown * (1 + 0.9**4)])
+
+
 # The update
 
 

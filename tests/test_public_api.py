@@ -42,7 +42,7 @@ ALLOWED = {
     "training": {"envs", "errors", "vector", "rollout", "record", "track", "report"},
     "bench": {"engine", "envs", "vector", "training"},
     "report": {"rollout", "track"},
-    "cli": {"bench", "record", "report", "rollout", "track", "training", "vector"},
+    "cli": {"bench", "errors", "record", "report", "rollout", "track", "training", "vector"},
     "__main__": {"cli"},
 }
 # Inside the engine, from the bottom up: each knows those below it, and nothing above.

@@ -5,6 +5,7 @@ EnvfleetError
 ├── WorkerDied            a worker process is gone; the fleet is broken from here on
 ├── FleetBroken           a call on a fleet that lost a worker earlier (``__cause__``: WorkerDied),
 │                         or of which an interrupt has cut a message in two
+├── NoRoom                a Ray cluster has no room for what was asked (also a RuntimeError)
 ├── ObservationMismatch   an observation does not fit its space (also a ValueError)
 └── WaitTimeout           a ``*_wait(timeout)`` ran out (also both standard TimeoutErrors)
 
@@ -26,6 +27,7 @@ __all__ = [
     "EnvError",
     "EnvfleetError",
     "FleetBroken",
+    "NoRoom",
     "ObservationMismatch",
     "WaitTimeout",
     "WorkerDied",
@@ -92,6 +94,10 @@ class WorkerDied(EnvfleetError):  # noqa: N818 - the name says what happened
 
 class FleetBroken(EnvfleetError):  # noqa: N818 - one of the three words
     """The fleet lost a worker, or the thread of a message, earlier; ``__cause__`` tells how."""
+
+
+class NoRoom(EnvfleetError, RuntimeError):  # noqa: N818 - names the state, as WorkerDied
+    """A Ray cluster has no room for the actors that were asked for."""
 
 
 class ObservationMismatch(EnvfleetError, ValueError):  # noqa: N818 - names the state, as WorkerDied

@@ -176,11 +176,11 @@ def test_a_step_that_hangs_is_a_death(build):
 
 def test_a_cluster_without_room_is_an_error_that_says_what_is_asked_for_and_what_there_is(build):
     build([CounterEnv] * 2)
-    with pytest.raises(RuntimeError) as caught:
+    with pytest.raises(envfleet.NoRoom) as caught:
         build([CounterEnv] * 2, start_timeout=1.0)
     text = str(caught.value)
     assert "no room for 2 actors with 1 CPU each for 1 s: 0 of 2 CPU free, on 1 node" in text
-    with pytest.raises(RuntimeError, match=r"1 CPU and 1 tpu each .* 0 of 0 tpu free"):
+    with pytest.raises(envfleet.NoRoom, match=r"1 CPU and 1 tpu each .* 0 of 0 tpu free"):
         build([CounterEnv], workers=1, resources={"CPU": 1, "tpu": 1}, start_timeout=0.5)
     build([CounterEnv], workers=1, resources={"CPU": 0}).reset()  # there is always room for that
 
@@ -250,6 +250,22 @@ def test_a_ray_that_we_started_is_shut_down_by_us():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
     ).stdout
     assert output == "True\nFalse\n"
+
+
+@pytest.mark.full
+def test_a_ray_that_the_program_began_after_ours_stays():
+    program = (
+        "import ray, envfleet\n"
+        "one = envfleet.make('CartPole-v1', 1, backend='ray', address='local', start_timeout=60)\n"
+        "ray.shutdown()\n"
+        "ray.init(address='local', num_cpus=1, logging_level='error')\n"
+        "one.close()\n"
+        "print(ray.is_initialized())\n"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+    ).stdout
+    assert output == "True\n"
 
 
 @pytest.mark.full

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import csv
+import subprocess
+import sys
+import time
+from functools import partial
 
+import cloudpickle
 import numpy as np
 import pytest
 import ray
 
 import envfleet
 from clusters import several_nodes
-from fleet_envs import EchoEnv
+from fleet_envs import CounterEnv, EchoEnv
 from rollout_envs import WeightAgent
 from waiting import wait_until
 
@@ -84,6 +89,68 @@ def test_training_loses_no_more_than_the_rollout_of_the_lost_node(cluster):
         assert collector.total_steps == sum(rollout.steps for rollout in rounds) + 120
         assert collector.health()[:2] == (3, 1)
         assert lost not in collector.nodes
+
+
+def test_a_rollout_that_is_lost_with_its_node_ends_nothing(cluster, tmp_path):
+    """It came late, and lay complete in the memory of its node when that was lost."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import it
+    collector = envfleet.RayCollector(
+        partial(Gate, tmp_path),
+        WeightAgent(noise=0.0, discrete=True),
+        actors=3,
+        envs_per_actor=1,
+        steps=20_000,
+        start_timeout=60,
+        on_late="drop",
+        deadline=3.0,
+    )
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    with collector:
+        assert len(collector.collect().env_ids) == 1
+        late = [seat.pending for seat in collector._seats if seat.pending is not None]
+        (tmp_path / "go").touch()
+        wait_until(lambda: not ray.wait(late, num_returns=2, timeout=0, fetch_local=False)[1], 60)
+        lose_one(cluster, collector.nodes)
+        wait_until(lambda: collector.collect() and collector.health().restarted == 1, 60)
+        wait_until(lambda: len(collector.collect().env_ids) == 3, 60)
+
+
+class Gate(CounterEnv):
+    """Anywhere but on the head node, a step waits until the folder has a file ``go``."""
+
+    def __init__(self, folder):
+        super().__init__()
+        resources = {node["NodeID"]: node["Resources"] for node in ray.nodes()}
+        own = resources[ray.get_runtime_context().get_node_id()]
+        self._waits = "node:__internal_head__" not in own
+        self._folder = folder
+
+    def step(self, action):
+        while self._waits and not (self._folder / "go").exists():
+            time.sleep(0.01)
+        return super().step(action)
+
+
+def test_the_command_trains_on_a_running_cluster_and_leaves_it(cluster, tmp_path):
+    def train(name, **options):
+        words = {"ray": cluster.address, "run-dir": tmp_path, "name": name, **options}
+        flags = [f"--{word}={value}" for word, value in words.items()]
+        command = [sys.executable, "-m", "envfleet", "train", "CartPole-v1", *flags]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    sizes = {"num-envs": 4, "rollout-steps": 32, "total-steps": 256}
+    done = train("there", actors=2, **sizes)
+    assert done.returncode == 0, done.stderr
+    report = (tmp_path / "CartPole-v1" / "there" / "report.html").read_text()
+    assert "<td>ray</td>" in report
+    assert "actors=2 was asked for; on " in report
+    assert sum(node["Alive"] for node in ray.nodes()) == 3
+    wait_until(lambda: ray.available_resources().get("CPU") == 5.0, 60)
+
+    full = train("full", actors=64, **{"num-envs": 64})
+    assert full.returncode == 2
+    assert "no room for 64 actors with 1 CPU each" in full.stderr
+    assert "Traceback" not in full.stderr
 
 
 def test_a_training_goes_on_after_the_loss_of_a_node(cluster, tmp_path):

@@ -14,6 +14,7 @@ from envfleet.errors import (
     EnvError,
     EnvfleetError,
     FleetBroken,
+    NoRoom,
     ObservationMismatch,
     WaitTimeout,
     WorkerDied,
@@ -29,6 +30,7 @@ ERRORS = [
     WorkerDied(1, 4711, range(4, 8), -9, "step"),
     WorkerDied(1, None, [4], None, "idle"),
     FleetBroken("lost a worker"),
+    NoRoom("no room for 2 actors"),
     ObservationMismatch(3, "['a']", "has shape (4, 1)"),
     WaitTimeout("2 envs are late"),
 ]
@@ -51,6 +53,7 @@ def test_every_public_error_is_in_the_pickle_test():
     ("error", "bases"),
     [
         (WaitTimeout, (multiprocessing.TimeoutError, TimeoutError)),
+        (NoRoom, (RuntimeError,)),
         (ObservationMismatch, (ValueError,)),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium
 
+from envfleet.errors import NoRoom
 from envfleet.rollout.numbers import three_digits
 from envfleet.track.durable import WriteError
 from envfleet.track.lock import FolderInUseError
@@ -27,6 +28,7 @@ REFUSALS = (
     ImportError,
     FolderInUseError,
     CheckpointError,
+    NoRoom,
     gymnasium.error.Error,
 )
 """What is wrong with what was asked for: told without a traceback, exit code 2."""
@@ -75,6 +77,7 @@ def carry_out(run: Run, *, quiet: bool = False) -> int:
         return refuse(f"{error}; the run has stopped. With room on the disk: {resume}")
     except Exception as error:
         if run.updates:
+            write_pages(run.folder, say)
             error.add_note(f"what was learnt is saved; continue with:\n{resume}")
         raise
     write_pages(run.folder, say)

@@ -155,7 +155,7 @@ class FleetCollector(Collector):
         plan = getattr(self.envs, "plan", None)
         if is_dataclass(plan) and not isinstance(plan, type):
             return asdict(plan)
-        return {"engine": type(self.envs).__name__}
+        return {"backend": type(self.envs).__name__, "reason": "not an engine of envfleet's"}
 
     def metrics(self) -> dict[str, float]:
         """How envs flowed, where they do not step together."""

@@ -117,7 +117,14 @@ class ClusterCollector(RayCollector):
     @property
     def plan(self) -> dict[str, Any]:
         """Where the envs run."""
-        return {"engine": "RayCollector", "nodes": self.nodes, "num_envs": self.num_envs}
+        actors = len(self.nodes)
+        return {
+            "backend": "ray",
+            "workers": actors,
+            "reason": f"actors={actors} was asked for; on {', '.join(sorted(set(self.nodes)))}",
+            "num_envs": self.num_envs,
+            "nodes": self.nodes,
+        }
 
     def abandon(self) -> None:
         """End the actors where they are."""

@@ -242,11 +242,12 @@ class RewardScale(nn.Module):
         valid = rollout.valid.cpu().numpy()
         rewards = np.where(valid, rollout.rewards.cpu().double().numpy(), 0.0)
         goes_on = ~(rollout.terminated | rollout.truncated).cpu().numpy()
-        returns, running = np.empty_like(rewards), self.running.numpy()
+        envs = rollout.env_ids.cpu()  # rollouts from a cluster may lack some
+        returns, running = np.empty_like(rewards), self.running[envs].numpy()
         for t, now in enumerate(rewards):
             returns[t] = self._gamma * running + now
             running = returns[t] * goes_on[t]
-        self.running.copy_(torch.from_numpy(running))
+        self.running.zero_()[envs] = torch.from_numpy(running)
         self.scale.update(torch.from_numpy(returns[valid]))
         factor = (self.scale.variance + 1e-8).rsqrt().to(rollout.rewards)
         return replace(rollout, rewards=(rollout.rewards * factor).clamp(-10.0, 10.0))

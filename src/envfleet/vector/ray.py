@@ -38,8 +38,9 @@ class RayVectorEnv(WorkerFleet[ObsType, ActType], VectorEnv[ObsType, ActType, ND
     the fleet joins or starts one, which is left or stopped with the last fleet that uses it.
 
     Args:
-        env_fns: functions that build the envs, each in its actor. They are sent by value; the
-            modules they import must be installed there, or be sent with ``runtime_env``.
+        env_fns: functions that build the envs, each in its actor. Those of a module are
+            sent by name, others by value; modules must be installed there, or be sent with
+            ``runtime_env``.
         copy: whether ``reset`` and ``step`` return copies of the observations.
         observation_mode: see ``ProcessVectorEnv``.
         autoreset_mode: what happens when an episode ends.
@@ -65,7 +66,7 @@ class RayVectorEnv(WorkerFleet[ObsType, ActType], VectorEnv[ObsType, ActType, ND
 
     Raises:
         ImportError: Ray is not installed.
-        RuntimeError: the cluster has no room for the actors.
+        NoRoom: the cluster has no room for the actors.
     """
 
     _backend = "ray"

@@ -12,8 +12,8 @@ from typing import Any
 
 _lock = threading.Lock()
 _holds = 0
-_is_ours = False
-"""Whether the first hold has called ``ray.init``, so that the last one calls ``ray.shutdown``."""
+_ours: str | None = None
+"""The session that the first hold has begun by ``ray.init``; the last one ends it, and no other."""
 
 
 def import_ray(who: str) -> Any:
@@ -45,7 +45,7 @@ class RaySession:
     """
 
     def __init__(self, who: str, address: str | None = None) -> None:
-        global _holds, _is_ours  # noqa: PLW0603 - a program has one Ray
+        global _holds, _ours  # noqa: PLW0603 - a program has one Ray
         ray = import_ray(who)
         if address is not None and address.startswith("ray://"):
             warnings.warn(
@@ -59,7 +59,7 @@ class RaySession:
                 _refuse_another(ray, address)
             else:
                 ray.init(address=address, logging_level=logging.WARNING)
-                _is_ours = True
+                _ours = _session_of(ray)
             _holds += 1
         self._ray = ray
         self._is_closed = False
@@ -71,15 +71,24 @@ class RaySession:
 
     def close(self) -> None:
         """Give the hold back; once."""
-        global _holds, _is_ours  # noqa: PLW0603 - same
+        global _holds, _ours  # noqa: PLW0603 - same
         with _lock:
             if self._is_closed:
                 return
             self._is_closed = True
             _holds -= 1
-            if _holds == 0 and _is_ours:
-                _is_ours = False
-                self._ray.shutdown()
+            if _holds == 0 and _ours is not None:
+                # The program may have shut it down, and begun another one, by itself.
+                if self._ray.is_initialized() and _session_of(self._ray) == _ours:
+                    self._ray.shutdown()
+                _ours = None
+
+
+def _session_of(ray: Any) -> str:
+    """What tells this program's connection from an earlier or later one."""
+    if ray.util.client.ray.is_connected():
+        return "client"  # it has no worker of its own
+    return str(ray.get_runtime_context().get_worker_id())
 
 
 def _refuse_another(ray: Any, address: str | None) -> None:

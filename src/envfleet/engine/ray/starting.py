@@ -18,6 +18,7 @@ from envfleet.engine.ray.session import RaySession
 from envfleet.engine.ray.shard import RayShard
 from envfleet.engine.shard import Shard
 from envfleet.engine.worker.server import Job
+from envfleet.errors import NoRoom
 
 ONE_CPU: Mapping[str, float] = {"CPU": 1}
 """What an actor asks for where nothing else is said."""
@@ -55,7 +56,7 @@ class Places:
         runtime_env: Ray's, for the actors: packages, files, variables.
 
     Raises:
-        RuntimeError: there is no room in time; it says what was asked for and what there is.
+        NoRoom: there is no room in time; it says what was asked for and what there is.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Places:
 
     def _await_room(self, count: int, timeout: float) -> None:
         if not self._group.wait(timeout):
-            raise RuntimeError(_no_room(self._ray, count, self._resources, timeout))
+            raise NoRoom(_no_room(self._ray, count, self._resources, timeout))
 
     def start(self, index: int, actor_class: type, *args: Any) -> Any:
         """Start an actor in a place, for once: Ray neither restarts it nor repeats a call."""

@@ -26,7 +26,7 @@ from envfleet.engine.ray.session import RaySession
 from envfleet.engine.ray.starting import Places, check_resources
 from envfleet.engine.restart.budget import RestartBudget
 from envfleet.engine.rules.seeding import derived_seed
-from envfleet.errors import WorkerDied, name_envs
+from envfleet.errors import NoRoom, WaitTimeout, WorkerDied, name_envs
 from envfleet.rollout.agent import AnyAgent, device_of
 from envfleet.rollout.buffer import Rollout
 from envfleet.rollout.ray.actor import Beginning, Built, Delivery, Randomness, RolloutActor, Task
@@ -98,11 +98,13 @@ class RayCollector:
         seed: seed of the first reset: env ``n`` gets ``seed + n``.
         window: number of finished episodes in ``statistics``.
         on_late: "wait" for every actor, or "drop" what has not arrived ``deadline`` seconds after
-            the round began: these envs are missing from ``rollout.env_ids``. The first rollout
-            always waits.
+            the round began: these envs are missing from ``rollout.env_ids``. A round always waits
+            for the first rollout.
         deadline: see ``on_late``.
         on_loss: whether the rollout of an actor that died is collected "again" by its replacement,
-            or dropped ("drop"), like a late one.
+            or dropped ("drop"), like a late one, until the replacement is there.
+        timeout: the most seconds that a round may take; by default an env that hangs in a living
+            actor holds its round for as long as it hangs.
         restarts: the number of actors that may be replaced, and within how many seconds.
         address: see ``RayVectorEnv``.
         resources: see ``RayVectorEnv``.
@@ -112,7 +114,8 @@ class RayCollector:
 
     Raises:
         ImportError: Ray is not installed.
-        RuntimeError: the cluster has no room for the actors.
+        NoRoom: the cluster has no room for the actors.
+        WorkerDied: an actor died while it started, and the budget of ``restarts`` is spent.
         TypeError, ValueError: an option is not supported.
         Exception: what building an env, or a collector, raised in an actor.
     """
@@ -133,6 +136,7 @@ class RayCollector:
         on_late: Literal["wait", "drop"] = "wait",
         deadline: float | None = None,
         on_loss: Literal["again", "drop"] = "again",
+        timeout: float | None = None,
         restarts: tuple[int, float] = (5, 60.0),
         address: str | None = None,
         resources: Mapping[str, float] | None = None,
@@ -142,7 +146,7 @@ class RayCollector:
         for name, number in (("actors", actors), ("envs_per_actor", envs_per_actor)):
             if not isinstance(number, int) or number < 1:
                 raise ValueError(f"`{name}` must be a positive integer, got {number!r}")
-        _check_late(on_late, deadline, on_loss)
+        _check_late(on_late, deadline, on_loss, timeout)
         self.agent = agent
         self.steps = steps
         self.num_envs = actors * envs_per_actor
@@ -152,8 +156,10 @@ class RayCollector:
         """Transitions so far, over all envs; resets do not count."""
         self.statistics = EpisodeStatistics(window)
         self._on_late, self._deadline, self._on_loss = on_late, deadline, on_loss
+        self._timeout = timeout
         self._budget = RestartBudget(*restarts)
         self._round = self._dropped = 0
+        self._is_collecting = False
         self._for_globals: int | None = None
         self._closed = False
         wanted = {"device": "cpu", **(options or {})}
@@ -173,9 +179,9 @@ class RayCollector:
             begun = time.monotonic()
             for seat in self._seats:
                 self._start(seat)
-            for seat, told in zip(self._seats, self._built(), strict=True):
-                self._note_built(seat, told)
-                seat.pending = None
+            while missing := [seat for seat in self._seats if not seat.is_built]:
+                for seat in self._wait(missing, None):
+                    self._hear_of_start(seat)
             # An actor that takes so much longer than the first ones has no room.
             self._patience = start_timeout + 2 * (time.monotonic() - begun)
         except BaseException:
@@ -194,12 +200,22 @@ class RayCollector:
 
         Raises:
             WorkerDied: an actor died, and the budget of ``restarts`` is spent.
-            RuntimeError: the collector is closed, or the cluster has no room for any actor.
+            WaitTimeout: ``timeout`` has passed. What was collected is dropped; actors that are
+                still working take part again when they have finished.
+            RuntimeError: the collector is closed.
+            NoRoom: all actors died, and the cluster has no room for others.
             Exception: what an env or the agent raised in an actor.
         """
         if self._closed:
             raise RuntimeError("this collector is closed: build a new one.")
         self._round += 1
+        self._is_collecting = True
+        try:
+            return self._collect()
+        finally:
+            self._is_collecting = False
+
+    def _collect(self) -> Rollout:
         weights = self._ray.put(_weights(self.agent))
         begun = time.monotonic()
         lost: set[int] = set()
@@ -210,6 +226,9 @@ class RayCollector:
         while missing := [s for s in self._seats if s.index not in arrived and s.index not in lost]:
             ready = self._wait(missing, self._left(begun, missing, arrived))
             if not ready:
+                if self._left(begun, missing, arrived):
+                    continue  # Ray may wake up a moment early
+                self._check_time(begun, missing)
                 break
             for seat in ready:
                 self._hear(seat, weights, arrived, lost)
@@ -219,7 +238,7 @@ class RayCollector:
             envs = name_envs([env for seat in late for env in seat.envs])
             _log.warning("round %d goes on without envs %s.", self._round, envs)
         if not arrived:
-            raise RuntimeError(
+            raise NoRoom(
                 "the Ray cluster has had no room for any actor in place of those that died for "
                 f"{self._patience:.0f} s; nothing was collected. Try again, or close() this."
             )
@@ -233,14 +252,24 @@ class RayCollector:
 
     def _left(self, begun: float, missing: list[_Seat], arrived: Mapping[int, Any]) -> float | None:
         """Seconds until the round goes on without those that are missing; None is never."""
-        starting = all(not seat.is_built for seat in missing)
-        if starting:
+        ends = [] if self._timeout is None else [begun + self._timeout]
+        if arrived and self._deadline is not None:
+            ends.append(begun + self._deadline)
+        if all(not seat.is_built for seat in missing):
             # A place of its own is reserved for each, but the machine may be gone.
-            since = min(seat.since for seat in missing)
-            return max(0.0, since + self._patience - time.monotonic())
-        if self._on_late == "wait" or self._deadline is None or not arrived:
-            return None
-        return max(0.0, begun + self._deadline - time.monotonic())
+            is_wanted = self._on_loss == "again" or not arrived
+            ends.append(min(s.since for s in missing) + self._patience if is_wanted else begun)
+        return max(0.0, min(ends) - time.monotonic()) if ends else None
+
+    def _check_time(self, begun: float, missing: list[_Seat]) -> None:
+        """Refuse a round that has taken too long."""
+        if self._timeout is None or time.monotonic() < begun + self._timeout:
+            return
+        who = (f"actor {s.index} on node {s.node}, envs {name_envs(s.envs)}" for s in missing)
+        raise WaitTimeout(
+            f"round {self._round} has taken more than timeout={self._timeout:g} s. No answer from: "
+            f"{'; '.join(who)}. Call collect() again, or close() the collector."
+        )
 
     def _wait(self, seats: list[_Seat], timeout: float | None) -> list[_Seat]:
         pending = [seat.pending for seat in seats]
@@ -267,7 +296,8 @@ class RayCollector:
         """
         self.seed, self._for_globals = seed, for_globals
         for seat in self._seats:
-            seat.is_new = True
+            # Replacements since then count for the seeds, so that a resumed run has the same ones.
+            seat.is_new, seat.generation = True, 0
 
     def _beginning(self, seat: _Seat) -> Beginning:
         seed, for_globals = self.seed, self._for_globals
@@ -281,27 +311,52 @@ class RayCollector:
         self, seat: _Seat, weights: Any, arrived: dict[int, Delivery], lost: set[int]
     ) -> None:
         """Take what an actor has done, or that it is gone."""
+        if not seat.is_built:
+            self._hear_of_start(seat)
+            if seat.is_built:
+                self._ask(seat, weights)
+            return
+        is_current = seat.round == self._round
+        try:
+            told = self._answer(seat)
+        except self._ray.exceptions.RayTaskError as error:
+            if is_current:
+                raise error.as_instanceof_cause() from None
+        else:
+            if told is None:
+                if self._on_loss == "drop":
+                    lost.add(seat.index)
+                return
+            if is_current:
+                arrived[seat.index] = told
+                return
+        self._ask(seat, weights)  # that was for a round that is over
+
+    def _hear_of_start(self, seat: _Seat) -> None:
+        """Take that an actor is there, or have another one started."""
+        try:
+            told = self._answer(seat)
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.as_instanceof_cause() from None
+        if told is not None:
+            self._note_built(seat, told)
+
+    def _answer(self, seat: _Seat) -> Any:
+        """What an actor has answered; None if it, or its answer, is lost, and another one starts.
+
+        Raises:
+            RayTaskError: what was raised there.
+            WorkerDied: it is gone, and the budget is spent.
+        """
         pending, seat.pending = seat.pending, None
         try:
-            told = self._ray.get(pending)
-        except (self._ray.exceptions.RayActorError, self._ray.exceptions.NodeDiedError) as error:
-            was_built = seat.is_built
+            return self._ray.get(pending)
+        except self._ray.exceptions.RayTaskError:
+            raise
+        except self._ray.exceptions.RayError as error:
+            # It died, its node did, or the answer went with the memory of that node.
             self._replace(seat, error)
-            if self._on_loss == "drop" and was_built:
-                lost.add(seat.index)
-            return
-        except self._ray.exceptions.RayTaskError as error:
-            if seat.is_built and seat.round != self._round:
-                self._ask(seat, weights)  # the round that it belongs to is over
-                return
-            raise error.as_instanceof_cause() from None
-        if not seat.is_built:
-            self._note_built(seat, told)
-            self._ask(seat, weights)
-        elif seat.round != self._round:
-            self._ask(seat, weights)  # that was for a round that is over
-        else:
-            arrived[seat.index] = told
+            return None
 
     def _take_random_state(self, arrived: Mapping[int, Delivery]) -> None:
         """Go on with torch's generator where the first actor has left it, as if it were here."""
@@ -318,13 +373,6 @@ class RayCollector:
         seat.is_built, seat.is_new = False, True
         seat.since = time.monotonic()
         seat.pending, seat.round = seat.actor.build.remote(self._pickled), 0
-
-    def _built(self) -> list[Any]:
-        """What the first actors tell of themselves."""
-        try:
-            return list(self._ray.get([seat.pending for seat in self._seats]))
-        except self._ray.exceptions.RayTaskError as error:
-            raise error.as_instanceof_cause() from None
 
     def _note_built(self, seat: _Seat, told: Any) -> None:
         built = Built(*told)
@@ -347,12 +395,13 @@ class RayCollector:
         self._start(seat)
 
     def health(self) -> Health:
-        """The state of the actors, as of the last round."""
+        """The state of the actors; may be asked from any thread."""
         busy = [seat for seat in self._seats if seat.is_built and seat.pending is not None]
+        round_now = self._round if self._is_collecting else None
         return Health(
             alive=sum(seat.is_built for seat in self._seats),
             restarted=self._budget.spent,
-            late=len(busy),
+            late=sum(seat.round != round_now for seat in busy),
             in_flight=len(busy),
             dropped=self._dropped,
         )
@@ -422,7 +471,7 @@ class RayCollector:
         self.close()
 
 
-def _check_late(on_late: str, deadline: float | None, on_loss: str) -> None:
+def _check_late(on_late: str, deadline: float | None, on_loss: str, timeout: float | None) -> None:
     if on_late not in ("wait", "drop"):
         raise ValueError(f"`on_late` must be 'wait' or 'drop', got {on_late!r}")
     if on_loss not in ("again", "drop"):
@@ -432,6 +481,9 @@ def _check_late(on_late: str, deadline: float | None, on_loss: str) -> None:
             "`deadline` says after how many seconds (above 0) on_late='drop' drops what is late: "
             f"pass both or none, got on_late={on_late!r}, deadline={deadline!r}"
         )
+    if timeout is not None and timeout <= (deadline or 0):
+        least = "0" if deadline is None else f"deadline={deadline:g}"
+        raise ValueError(f"`timeout` must be above {least}, got {timeout!r}")
 
 
 def _part(delivery: Any) -> Part:
