@@ -188,12 +188,13 @@ def load(
             which stays open.
         policy: for a run with your own policy: a module like it, or a function that makes one; may
             be omitted with ``trust``, if it was a function or class of a module.
-        trust: whether to import the modules that the run's folder names for its env and policy.
+        trust: whether to import the modules that the run's folder names for its env, wrappers and
+            policy; passing a function as ``env`` does not replace the wrappers.
 
     Raises:
         FileNotFoundError, ValueError: it is not a run folder, or has no checkpoint yet.
-        UntrustedError: its env or policy would have to be imported from a module, and ``trust`` is
-            False.
+        UntrustedError: its env, a wrapper or its policy would have to be imported from a module,
+            and ``trust`` is False.
         CheckpointError: there is no such checkpoint, or it cannot be read.
     """
     uses = not_passed(TO_PLAY, env=env, policy=policy)
