@@ -83,12 +83,12 @@ class TrainedPolicy:
         return torch.as_tensor(actions) if is_torch else actions
 
     def _is_one(self, arrays: Tree) -> bool:
-        """Whether it is a single observation."""
+        """Whether it is a single observation; keys of a dict may be in any order."""
         shapes = self._format.shapes
-        found = [leaf.shape for leaf in tree_leaves(arrays)]
+        found = tree_map(lambda leaf: leaf.shape, arrays)
         if found == shapes:
             return True
-        if len(found) == len(shapes) and [shape[1:] for shape in found] == shapes:
+        if tree_map(lambda leaf: leaf.shape[1:], arrays) == shapes:
             return False
         raise ValueError(
             f"observations of shape {found} are neither one nor a batch of {self.observation_space}"
