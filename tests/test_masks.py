@@ -20,6 +20,7 @@ from envfleet.envs import SendMasks
 from envfleet.rollout.buffer import Batch
 from envfleet.rollout.masks import ActionMasks
 from envfleet.training.config import RunOptions, TrainConfig
+from envfleet.training.loading import TrainedPolicy
 from envfleet.training.policy import Policy
 from envfleet.training.ppo import PPO, TorchLearner
 from envfleet.training.trainer import Run
@@ -343,6 +344,29 @@ def test_masks_are_found_under_the_key_that_is_named_or_not_at_all():
         assert envfleet.Collector(envs, agent, 3).collect().action_masks.shape == (3, 2, 6)
         with pytest.raises(ValueError, match=r"no env sends info\['legal'\].*SendMasks"):
             envfleet.Collector(envs, agent, 3, mask_key="legal").collect()
+
+
+def test_a_loaded_policy_knows_the_key_of_its_masks(tmp_path):
+    small = {"num_envs": 2, "rollout_steps": 16, "batch_size": 16, "total_steps": 32}
+    done = envfleet.train(Keyed, run_dir=tmp_path, mask_key="legal", backend="serial", **small)
+    policy = envfleet.load(done.folder, env=Keyed)
+    envs = picky_keyed()
+    for deterministic in (False, True):
+        envfleet.evaluate(policy, envs, 12, deterministic, seed=0)  # and no env has raised
+    envfleet.record_agent(policy, envs, steps=9, grid=False, overlay=False)
+    with envfleet.Collector(envs, policy, 9) as collector:
+        check_rows(collector.collect(), [5])
+    with envfleet.make("Taxi-v4", 2, backend="serial") as taxis:
+        other = TrainedPolicy(policy_of(taxis), *single_spaces(taxis), mask_key="legal")
+        with pytest.raises(ValueError, match=r"no env sends info\['legal'\]"):
+            envfleet.evaluate(other, taxis, 1)
+        assert envfleet.Collector(taxis, other, 3, mask_key=None).collect().action_masks is None
+        named = envfleet.Collector(taxis, other, 3, mask_key="action_mask").collect()
+        assert named.action_masks is not None
+
+
+def single_spaces(envs: Any) -> tuple[Any, Any]:
+    return envs.single_observation_space, envs.single_action_space
 
 
 class Broken(Picky):

@@ -12,8 +12,19 @@ from numpy.typing import NDArray
 MASK_KEY = "action_mask"
 """The info that masks are looked for in, unless another one is named."""
 
+AUTO_KEY = "auto"
+"""Stands for the agent's own ``mask_key``, or ``MASK_KEY`` if it has none."""
+
 Rows = NDArray[np.bool_]
 """(envs, width): True is allowed. The components of a MultiDiscrete stand side by side."""
+
+
+def mask_key_of(agent: object, key: str | None) -> str | None:
+    """The info to look for masks in; ``agent`` is what was passed, not what it stands for."""
+    if key != AUTO_KEY:
+        return key
+    own = getattr(agent, "mask_key", None)
+    return own if isinstance(own, str) else MASK_KEY
 
 
 class ActionMasks:

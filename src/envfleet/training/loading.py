@@ -44,7 +44,7 @@ class TrainedPolicy:
         self.module = module.eval()
         """The networks, as a torch module."""
         self.mask_key = mask_key
-        """Key of the action masks in training; pass it to ``evaluate`` if it is not the default."""
+        """Key of the action masks in training; ``evaluate`` and the like look for them there."""
         self.observation_space, self.action_space = observation_space, action_space
         self._format = ObservationFormat(observation_space, "auto")
         self._port = ActionPort(action_space)
