@@ -407,6 +407,68 @@ def test_masks_that_cannot_be_used_are_refused_by_the_envs_number(told, text, wa
         collector.collect()
 
 
+def acting_policy(action_space: Any) -> TrainedPolicy:
+    seen = spaces.Box(-1, 1, (2,))
+    torch.manual_seed(0)
+    return TrainedPolicy(Policy(seen, action_space), seen, action_space)
+
+
+SEEN = np.zeros((5, 2), np.float32)
+
+
+def test_a_loaded_policy_takes_masks_in_every_form():
+    policy = acting_policy(spaces.Discrete(5))
+    only = np.eye(5, dtype=np.int8)
+    for form in (np.asarray, torch.as_tensor, np.ndarray.tolist, list, tuple):
+        assert policy.act(SEEN[:5], action_masks=form(only)).tolist() == [0, 1, 2, 3, 4]
+        assert policy.act(SEEN[0], action_masks=form(only[3])) == 3
+    policy = acting_policy(spaces.MultiDiscrete([3, 2]))
+    flat = [np.array([0, 1, 0, 0, 1]), np.array([1, 0, 0, 1, 0]), np.array([0, 0, 1, 1, 0])]
+    parts = [(mask[:3], mask[3:]) for mask in flat]
+    wanted = [[1, 1], [0, 0], [2, 0]]
+    for form in (np.stack(flat), flat, parts, tuple(parts)):
+        assert policy.act(SEEN[:3], action_masks=form).tolist() == wanted
+    for mask, part, action in zip(flat, parts, wanted, strict=True):
+        for form in (mask, part, tuple(map(torch.as_tensor, part))):
+            assert policy.act(SEEN[0], action_masks=form).tolist() == action
+    with envfleet.SerialVectorEnv([partial(Picky, k, True, "tuple") for k in range(3)]) as envs:
+        policy = acting_policy(envs.single_action_space)
+        seen, infos = envs.reset()
+        for _ in range(2):  # which raises at what is forbidden
+            actions = policy.act(seen, action_masks=infos["action_mask"])
+            seen, *_, infos = envs.step(actions)
+
+
+DISCRETE, TWO_PAIRS = spaces.Discrete(5), spaces.MultiDiscrete([2, 2])
+
+
+@pytest.mark.parametrize(
+    ("space", "count", "masks", "text"),
+    [
+        (DISCRETE, None, np.zeros(5), "action_masks is .*forbids every action:"),
+        (DISCRETE, None, np.ones(1), r"action_masks is array\(\[1\.\]\): for Discrete.* 5 times"),
+        (DISCRETE, None, 1, "5 times 0 or 1"),
+        (DISCRETE, None, np.full(5, 2), "5 times 0 or 1"),
+        (DISCRETE, None, np.ones((5, 1)), r"of shape \(5, 1\).* 5 times"),
+        (DISCRETE, 2, np.array([[1] * 5, [0] * 5]), r"action_masks\[1\] .*forbids every action:"),
+        (DISCRETE, 2, np.ones((2, 1)), r"action_masks\[0\] .* 5 times"),
+        (DISCRETE, 2, np.ones((1, 5)), "1 rows for 2 observations"),
+        (DISCRETE, 2, np.ones(5), "5 rows for 2 observations"),
+        (DISCRETE, 2, 1, "0 rows for 2 observations"),
+        (TWO_PAIRS, None, ([1, 1], [0, 0]), "forbids every action of component 1"),
+        (TWO_PAIRS, None, ([1, 1],), "4 times 0 or 1"),
+        # A mask per component, each for all observations: rows are those of observations.
+        (TWO_PAIRS, 2, (np.ones((2, 2)), np.ones((2, 2))), r"of shape \(2, 2\).* 4 times"),
+    ],
+)
+def test_a_loaded_policy_refuses_masks_that_cannot_be_used(space, count, masks, text):
+    seen = SEEN[0] if count is None else SEEN[:count]
+    with pytest.raises(ValueError, match=text):
+        acting_policy(space).act(seen, action_masks=masks)
+    with pytest.raises(TypeError, match="Discrete and MultiDiscrete"):
+        acting_policy(spaces.Box(-1, 1, (2,))).act(seen, action_masks=masks)
+
+
 @pytest.mark.pure
 def test_a_component_that_may_not_choose_is_named():
     masks = ActionMasks(spaces.MultiDiscrete([2, 3]), "action_mask")

@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv
 
 from envfleet.record.rendering import check_video
 from envfleet.rollout.actions import ActionPort
-from envfleet.rollout.masks import MASK_KEY
+from envfleet.rollout.masks import MASK_KEY, ActionMasks
 from envfleet.rollout.nested import ObservationFormat, Tree, tree_leaves, tree_map
 from envfleet.training import checkpoint as checkpoints
 from envfleet.training.build import EnvSource, make_policy
@@ -48,6 +48,7 @@ class TrainedPolicy:
         self.observation_space, self.action_space = observation_space, action_space
         self._format = ObservationFormat(observation_space, "auto")
         self._port = ActionPort(action_space)
+        self._masks = ActionMasks(action_space, mask_key or MASK_KEY)
 
     def as_agent(self) -> AnyPolicy:
         """The agent for collectors: batches of tensors in, log-probabilities and values out."""
@@ -58,11 +59,14 @@ class TrainedPolicy:
 
         Returns NumPy arrays for NumPy arrays (or plain numbers), and tensors for tensors. Actions
         are sampled with torch's generator; with ``deterministic`` they are the most likely ones.
-        Continuous actions are clipped to the space. ``action_masks`` has one row per observation,
-        or is the mask for a single observation; 1 means allowed.
+        Continuous actions are clipped to the space. ``action_masks`` has one mask per observation,
+        or is the mask for a single observation; 1 means allowed. The mask of a MultiDiscrete has
+        its components side by side, or is a tuple of one mask for each.
 
         Raises:
-            ValueError: the shape of the observations does not match the space.
+            TypeError: there are masks, and the actions are neither Discrete nor MultiDiscrete.
+            ValueError: the shape of the observations does not match the space, or a mask has
+                another size or forbids everything.
         """
         leaves = tree_leaves(observations)
         is_torch = any(isinstance(leaf, torch.Tensor) for leaf in leaves)
@@ -74,8 +78,9 @@ class TrainedPolicy:
         seen = tree_map(lambda leaf: leaf.to(device), self._format.tensors(arrays))
         masks: Any = {}
         if action_masks is not None:
-            allowed = torch.as_tensor(_array(action_masks) == 1, device=device)
-            masks = {"action_masks": allowed[None] if is_one else allowed}
+            told = _array(action_masks) if isinstance(action_masks, torch.Tensor) else action_masks
+            rows = self._masks.rows(told, None if is_one else len(tree_leaves(arrays)[0]))
+            masks = {"action_masks": torch.as_tensor(rows, device=device)}
         with torch.no_grad():
             chosen = self.module.act(seen, deterministic=deterministic, **masks)[0]
         actions = self._port.to_env(chosen.cpu().numpy())
