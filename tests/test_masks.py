@@ -20,6 +20,7 @@ from envfleet.envs import SendMasks
 from envfleet.rollout.buffer import Batch
 from envfleet.rollout.masks import ActionMasks
 from envfleet.training.config import RunOptions, TrainConfig
+from envfleet.training.loading import TrainedPolicy
 from envfleet.training.policy import Policy
 from envfleet.training.ppo import PPO, TorchLearner
 from envfleet.training.trainer import Run
@@ -345,6 +346,29 @@ def test_masks_are_found_under_the_key_that_is_named_or_not_at_all():
             envfleet.Collector(envs, agent, 3, mask_key="legal").collect()
 
 
+def test_a_loaded_policy_knows_the_key_of_its_masks(tmp_path):
+    small = {"num_envs": 2, "rollout_steps": 16, "batch_size": 16, "total_steps": 32}
+    done = envfleet.train(Keyed, run_dir=tmp_path, mask_key="legal", backend="serial", **small)
+    policy = envfleet.load(done.folder, env=Keyed)
+    envs = picky_keyed()
+    for deterministic in (False, True):
+        envfleet.evaluate(policy, envs, 12, deterministic, seed=0)  # and no env has raised
+    envfleet.record_agent(policy, envs, steps=9, grid=False, overlay=False)
+    with envfleet.Collector(envs, policy, 9) as collector:
+        check_rows(collector.collect(), [5])
+    with envfleet.make("Taxi-v4", 2, backend="serial") as taxis:
+        other = TrainedPolicy(policy_of(taxis), *single_spaces(taxis), mask_key="legal")
+        with pytest.raises(ValueError, match=r"no env sends info\['legal'\]"):
+            envfleet.evaluate(other, taxis, 1)
+        assert envfleet.Collector(taxis, other, 3, mask_key=None).collect().action_masks is None
+        named = envfleet.Collector(taxis, other, 3, mask_key="action_mask").collect()
+        assert named.action_masks is not None
+
+
+def single_spaces(envs: Any) -> tuple[Any, Any]:
+    return envs.single_observation_space, envs.single_action_space
+
+
 class Broken(Picky):
     """Sends what cannot be used, in its second step."""
 
@@ -381,6 +405,68 @@ def test_masks_that_cannot_be_used_are_refused_by_the_envs_number(told, text, wa
         pytest.raises(ValueError, match=text),
     ):
         collector.collect()
+
+
+def acting_policy(action_space: Any) -> TrainedPolicy:
+    seen = spaces.Box(-1, 1, (2,))
+    torch.manual_seed(0)
+    return TrainedPolicy(Policy(seen, action_space), seen, action_space)
+
+
+SEEN = np.zeros((5, 2), np.float32)
+
+
+def test_a_loaded_policy_takes_masks_in_every_form():
+    policy = acting_policy(spaces.Discrete(5))
+    only = np.eye(5, dtype=np.int8)
+    for form in (np.asarray, torch.as_tensor, np.ndarray.tolist, list, tuple):
+        assert policy.act(SEEN[:5], action_masks=form(only)).tolist() == [0, 1, 2, 3, 4]
+        assert policy.act(SEEN[0], action_masks=form(only[3])) == 3
+    policy = acting_policy(spaces.MultiDiscrete([3, 2]))
+    flat = [np.array([0, 1, 0, 0, 1]), np.array([1, 0, 0, 1, 0]), np.array([0, 0, 1, 1, 0])]
+    parts = [(mask[:3], mask[3:]) for mask in flat]
+    wanted = [[1, 1], [0, 0], [2, 0]]
+    for form in (np.stack(flat), flat, parts, tuple(parts)):
+        assert policy.act(SEEN[:3], action_masks=form).tolist() == wanted
+    for mask, part, action in zip(flat, parts, wanted, strict=True):
+        for form in (mask, part, tuple(map(torch.as_tensor, part))):
+            assert policy.act(SEEN[0], action_masks=form).tolist() == action
+    with envfleet.SerialVectorEnv([partial(Picky, k, True, "tuple") for k in range(3)]) as envs:
+        policy = acting_policy(envs.single_action_space)
+        seen, infos = envs.reset()
+        for _ in range(2):  # which raises at what is forbidden
+            actions = policy.act(seen, action_masks=infos["action_mask"])
+            seen, *_, infos = envs.step(actions)
+
+
+DISCRETE, TWO_PAIRS = spaces.Discrete(5), spaces.MultiDiscrete([2, 2])
+
+
+@pytest.mark.parametrize(
+    ("space", "count", "masks", "text"),
+    [
+        (DISCRETE, None, np.zeros(5), "action_masks is .*forbids every action:"),
+        (DISCRETE, None, np.ones(1), r"action_masks is array\(\[1\.\]\): for Discrete.* 5 times"),
+        (DISCRETE, None, 1, "5 times 0 or 1"),
+        (DISCRETE, None, np.full(5, 2), "5 times 0 or 1"),
+        (DISCRETE, None, np.ones((5, 1)), r"of shape \(5, 1\).* 5 times"),
+        (DISCRETE, 2, np.array([[1] * 5, [0] * 5]), r"action_masks\[1\] .*forbids every action:"),
+        (DISCRETE, 2, np.ones((2, 1)), r"action_masks\[0\] .* 5 times"),
+        (DISCRETE, 2, np.ones((1, 5)), "1 rows for 2 observations"),
+        (DISCRETE, 2, np.ones(5), "5 rows for 2 observations"),
+        (DISCRETE, 2, 1, "0 rows for 2 observations"),
+        (TWO_PAIRS, None, ([1, 1], [0, 0]), "forbids every action of component 1"),
+        (TWO_PAIRS, None, ([1, 1],), "4 times 0 or 1"),
+        # A mask per component, each for all observations: rows are those of observations.
+        (TWO_PAIRS, 2, (np.ones((2, 2)), np.ones((2, 2))), r"of shape \(2, 2\).* 4 times"),
+    ],
+)
+def test_a_loaded_policy_refuses_masks_that_cannot_be_used(space, count, masks, text):
+    seen = SEEN[0] if count is None else SEEN[:count]
+    with pytest.raises(ValueError, match=text):
+        acting_policy(space).act(seen, action_masks=masks)
+    with pytest.raises(TypeError, match="Discrete and MultiDiscrete"):
+        acting_policy(spaces.Box(-1, 1, (2,))).act(seen, action_masks=masks)
 
 
 @pytest.mark.pure

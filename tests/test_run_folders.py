@@ -14,12 +14,16 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import psutil
 import pytest
 import torch
 
+import envfleet
 from envfleet.cli.eval import Eval
 from envfleet.cli.record import Record
 from envfleet.cli.resume import Resume
@@ -641,6 +645,25 @@ def test_python_asks_for_trust_too(strange, monkeypatch):
     assert contents(strange) == before
     assert "evil" not in sys.modules
     with Run.resume(strange, trust=True) as run:
+        assert run.train()
+    del sys.modules["evil"]
+
+
+def test_passing_an_env_is_no_trust_in_the_folders_wrappers(strange, monkeypatch):
+    (strange / "evil.py").write_text("def same(env): return env\n")
+    edit_config(env_id="a function of mine", wrappers=["evil:same"])(strange)
+    monkeypatch.syspath_prepend(strange)
+    before = contents(strange)
+    cart = partial(gymnasium.make, "CartPole-v1")
+    for attempt in (envfleet.load, Run.resume):
+        with pytest.raises(UntrustedError, match="module 'evil' for its wrapper 'evil:same'"):
+            attempt(strange, env=cart)
+    assert contents(strange) == before
+    with envfleet.make("CartPole-v1", 2, backend="serial") as envs:
+        envfleet.load(strange, env=envs)  # which is not wrapped any more
+    assert "evil" not in sys.modules
+    assert envfleet.load(strange, env=cart, trust=True).act(np.zeros(4, np.float32)) in (0, 1)
+    with Run.resume(strange, env=cart, trust=True) as run:
         assert run.train()
     del sys.modules["evil"]
 

@@ -252,6 +252,23 @@ def test_videos_of_a_resumed_run_are_those_of_a_whole_one(tmp_path):
     assert len(videos("whole")) == 5
 
 
+@pytest.mark.parametrize("schedule", ["learning_rate_schedule", "clip_range_schedule"])
+def test_a_run_made_longer_has_the_schedules_of_one_planned_so(tmp_path, schedule):
+    options = RunOptions(backend="serial", checkpoint_every=1, keep=20)
+    short = replace(QUICK["cartpole"], total_steps=640, clip_range=1e-3, **{schedule: "linear"})
+    for name, config in (("short", short), ("planned", replace(short, total_steps=1280))):
+        with Run.start(tmp_path / name, config, options) as run:
+            assert run.train()
+    planned, before = told(tmp_path / "planned"), told(tmp_path / "short")
+    # Schedules leave the first update alone: until there, all plans are the same.
+    assert before[0] == planned[0]
+    assert before[1] != planned[1]
+    first = checkpoints.list_checkpoints(tmp_path / "short/checkpoints")[0].name
+    with Run.resume(tmp_path / "short", checkpoint=first, total_steps=1280) as run:
+        assert run.train()
+    assert told(tmp_path / "short") == planned
+
+
 def test_every_backend_learns_the_same(tmp_path):
     config = replace(QUICK["pendulum"], total_steps=1500)
     for backend in ("serial", "process"):

@@ -17,7 +17,9 @@ import pytest
 import torch
 from PIL import Image
 
+import envfleet
 from envfleet import track
+from envfleet.cli.train import Train
 from envfleet.track import FileTracker, TensorBoardTracker, Trackers
 
 
@@ -225,6 +227,48 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch, name, package, a
     message = f"{name} needs {package}: pip install 'envfleet[track]'"
     with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
         getattr(track, name)(*arguments)
+
+
+class Lines:
+    """A tracker of someone else's: a file with a line for everything that it is told."""
+
+    project = run = None
+
+    def __init__(self, folder, step):
+        self._file = (folder / "lines.txt").open("a")
+        self._file.write(f"begins at {step}\n")
+
+    def log(self, metrics, step):
+        self._file.write(f"{step} {metrics['loss/entropy']}\n")
+
+    def video(self, path, step):
+        self._file.write(f"video {path.name}\n")
+
+    def close(self):
+        self._file.write("closed\n")
+        self._file.close()
+
+
+def test_a_third_tracker_is_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(track.TRACKERS, "lines", Lines)
+    small = {"num_envs": 2, "rollout_steps": 32, "batch_size": 32, "total_steps": 128, "epochs": 1}
+    envfleet.train("CartPole-v1", run_dir=tmp_path, name="python", track=["lines"], **small)
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in small.items()]
+    words += ["--run-dir", str(tmp_path), "--name", "command", "--record-every", "64"]
+    assert Train.parse(["CartPole-v1", "--track", "lines", *words]).run() == 0
+    for name, videos in (("python", []), ("command", ["render_0.gif"])):
+        folder = tmp_path / "CartPole-v1" / name
+        begins, *told, closed = (folder / "lines.txt").read_text().splitlines()
+        assert (begins, closed) == ("begins at 0", "closed")
+        rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
+        assert [line for line in told if "video" not in line] == [
+            f"{row['step']} {row['loss/entropy']}" for row in rows
+        ]
+        assert len(rows) == 2
+        assert [line for line in told if "video" in line][:1] == [f"video {v}" for v in videos]
+    capsys.readouterr()
+    assert Train.parse(["CartPole-v1", "--track", "line", *words]).run() == 2
+    assert "there are: tensorboard, wandb, lines." in capsys.readouterr().err
 
 
 def test_all_trackers_are_closed_also_when_one_fails(tmp_path):

@@ -135,6 +135,24 @@ def test_a_policy_acts_on_one_observation_and_on_batches(seen, action, determini
             policy.act(np.zeros((2, 2, 2), np.float32))
 
 
+def test_the_order_of_an_observations_keys_does_not_matter():
+    inner = spaces.Dict(a=spaces.Box(-1, 1, (2,)), b=spaces.Box(-1, 1, (3,)))
+    space = spaces.Dict(near=inner, width=spaces.Discrete(4))
+    policy = TrainedPolicy(Policy(space, spaces.Discrete(9)), space, spaces.Discrete(9))
+    torch.nn.init.normal_(policy.module.actor[-1].weight)
+    fleet = gym.vector.utils.batch_space(space, 20)
+    for sampled in (space, fleet):
+        sampled.seed(0)
+        seen = sampled.sample()
+        near = {"b": seen["near"]["b"], "a": seen["near"]["a"]}
+        other = {"width": seen["width"], "near": near}
+        chosen = policy.act(other, deterministic=True)
+        assert np.array_equal(chosen, policy.act(seen, deterministic=True))
+        for wrong in ({"near": near}, {**other, "more": np.zeros(2)}, {**other, "near": {}}):
+            with pytest.raises(ValueError, match="neither one nor a batch"):
+                policy.act(wrong)
+
+
 class Cart(gym.Wrapper):
     def __init__(self):
         super().__init__(gym.make("CartPole-v1"))
@@ -227,9 +245,10 @@ def test_callbacks_are_told_in_order_and_end_a_run_after_saving(tmp_path):
         assert run.train()
 
 
+@pytest.mark.parametrize("answer", [False, np.False_], ids=["Python's", "NumPy's"])
 @pytest.mark.parametrize(("name", "step"), [("on_rollout", 64), ("on_checkpoint", 128)])
-def test_every_callback_can_end_a_run(tmp_path, name, step):
-    stop = SimpleNamespace(**{name: lambda *_: False})
+def test_every_callback_can_end_a_run(tmp_path, name, step, answer):
+    stop = SimpleNamespace(**{name: lambda *_: answer})
     options = {"checkpoint_every": 2, "callbacks": [stop]}
     done = envfleet.train("CartPole-v1", run_dir=tmp_path, **SMALL, **options)
     assert not done.is_finished

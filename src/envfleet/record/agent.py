@@ -19,7 +19,7 @@ from envfleet.record.recorder import claim
 from envfleet.record.rendering import check_renders, engine_of, fps_of, refusal
 from envfleet.record.writers import Writer, open_writer
 from envfleet.rollout.agent import AnyAgent, standing_still, untouched
-from envfleet.rollout.masks import MASK_KEY
+from envfleet.rollout.masks import AUTO_KEY
 from envfleet.rollout.player import Player
 from envfleet.rollout.progress import progress_bar
 from envfleet.rollout.statistics import Episode
@@ -42,7 +42,7 @@ def record_agent(
     device: torch.device | str | None = None,
     autoreset_mode: AutoresetMode | str | None = None,
     progress: bool | None = None,
-    mask_key: str | None = MASK_KEY,
+    mask_key: str | None = AUTO_KEY,
 ) -> Path | list[list[Frame]]:
     """Record every env of a fleet while the agent plays.
 

@@ -66,7 +66,10 @@ class CleanRLAgent(Protocol):
 
 
 class AgentHolder(Protocol):
-    """Stands for an agent, such as the policy that ``envfleet.load`` returns."""
+    """Stands for an agent, such as the policy that ``envfleet.load`` returns.
+
+    ``mask_key`` (optional, of any agent) is the info in which the envs it knows send action masks.
+    """
 
     def as_agent(self) -> Any:
         """The agent."""

@@ -19,7 +19,7 @@ from envfleet.rollout.buffer import Rollout
 from envfleet.rollout.engine import autoreset_mode_of, restarted
 from envfleet.rollout.flowing import FlowingRows, PartialFleet, Place, check_flowing, drain
 from envfleet.rollout.inference import Inference
-from envfleet.rollout.masks import MASK_KEY, ActionMasks
+from envfleet.rollout.masks import AUTO_KEY, MASK_KEY, ActionMasks, mask_key_of
 from envfleet.rollout.memory import Buffers
 from envfleet.rollout.nested import ChannelsFirst, ObservationFormat, Tree, tree_leaves, tree_map
 from envfleet.rollout.statistics import (
@@ -93,7 +93,8 @@ class Collector:
             Which envs are ready first depends on the machine: with an agent that samples, rollouts
             are not reproducible.
         close_envs: whether ``close`` closes the fleet.
-        mask_key: key of the action masks in the infos. Masks are passed to an agent whose methods
+        mask_key: key of the action masks in the infos; "auto" is the agent's own ``mask_key``, as
+            a loaded policy has one, or "action_mask". Masks are passed to an agent whose methods
             take ``action_masks``, and stored in the rollout. None ignores them. See
             docs/policies.md.
 
@@ -122,7 +123,7 @@ class Collector:
         overlap: bool | int = False,
         min_envs: int | None = None,
         close_envs: bool = True,
-        mask_key: str | None = MASK_KEY,
+        mask_key: str | None = AUTO_KEY,
     ) -> None:
         if operator.index(steps) < 1:
             raise ValueError(f"steps must be at least 1, got {steps}")
@@ -160,7 +161,7 @@ class Collector:
         self._buffers: Buffers | None = None
         self._now: Tree = None  # the current observations; None: everything must be reset
         self._is_new = True
-        self._mask_key = mask_key
+        self._mask_key = mask_key_of(agent, mask_key)
         self._masks: ActionMasks | None = None
         self._allowed: Any = None  # the current masks, if there are any
         self._was_done = np.zeros(envs.num_envs, dtype=np.bool_)

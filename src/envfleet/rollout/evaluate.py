@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from envfleet.rollout.agent import AnyAgent, standing_still, untouched
-from envfleet.rollout.masks import MASK_KEY
+from envfleet.rollout.masks import AUTO_KEY
 from envfleet.rollout.nested import ChannelsFirst
 from envfleet.rollout.numbers import three_digits
 from envfleet.rollout.player import Player
@@ -63,7 +63,7 @@ def evaluate(
     source: EpisodeSource = "auto",
     channels_first: ChannelsFirst = "auto",
     progress: bool | None = None,
-    mask_key: str | None = MASK_KEY,
+    mask_key: str | None = AUTO_KEY,
 ) -> EvaluationResult:
     """Play ``episodes`` whole episodes and return their returns and lengths.
 

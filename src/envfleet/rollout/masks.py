@@ -12,8 +12,19 @@ from numpy.typing import NDArray
 MASK_KEY = "action_mask"
 """The info that masks are looked for in, unless another one is named."""
 
+AUTO_KEY = "auto"
+"""Stands for the agent's own ``mask_key``, or ``MASK_KEY`` if it has none."""
+
 Rows = NDArray[np.bool_]
 """(envs, width): True is allowed. The components of a MultiDiscrete stand side by side."""
+
+
+def mask_key_of(agent: object, key: str | None) -> str | None:
+    """The info to look for masks in; ``agent`` is what was passed, not what it stands for."""
+    if key != AUTO_KEY:
+        return key
+    own = getattr(agent, "mask_key", None)
+    return own if isinstance(own, str) else MASK_KEY
 
 
 class ActionMasks:
@@ -128,6 +139,33 @@ class ActionMasks:
             self.read(rows, infos, ~ended, when="step", ids=ids)
             rows[ended] = True
 
+    def rows(self, told: Any, count: int | None) -> Rows:
+        """The masks that a caller passes for ``count`` observations; None: the one of a single one.
+
+        Raises:
+            TypeError: such actions have no masks.
+            ValueError: there is not one mask for each, one has another size, or forbids everything.
+        """
+        if not self.width:
+            raise TypeError(
+                f"action masks are for Discrete and MultiDiscrete actions, not for {self._space}."
+            )
+        if count is None:
+            return self._flat(told, "action_masks is")[None]
+        found = len(told) if hasattr(told, "__len__") else 0
+        if found != count:
+            raise ValueError(
+                f"action_masks has {found} rows for {count} observations: pass one each."
+            )
+        masks = [self._flat(mask, f"action_masks[{k}] is") for k, mask in enumerate(told)]
+        return np.stack(masks)
+
+    def _flat(self, told: Any, name: str) -> Rows:
+        """One mask that is no grid: that may be the masks of one component for all observations."""
+        if getattr(told, "ndim", 1) != 1:
+            raise ValueError(f"{name} of shape {tuple(told.shape)}: {self._wanted}")
+        return self._row(told, name)
+
     def _checked(self, told: Any, env: int, when: str) -> Rows:
         """One env's mask.
 
@@ -140,6 +178,14 @@ class ActionMasks:
                 f"env {env} sent no {name} with its {when}: an env that has action masks must send "
                 "one with every reset and step."
             )
+        return self._row(told, f"env {env} sent with its {when} the {name}")
+
+    @property
+    def _wanted(self) -> str:
+        return f"for {self._space} it must be {self.width} times 0 or 1, 1 for what is allowed."
+
+    def _row(self, told: Any, name: str) -> Rows:
+        """One mask as a row; ``name`` is how errors begin."""
         try:
             parts = told if isinstance(told, (tuple, list)) else [told]
             mask = np.concatenate([np.ravel(part) for part in parts])
@@ -147,17 +193,13 @@ class ActionMasks:
         except (TypeError, ValueError):
             fits = False
         if not fits:
-            raise ValueError(
-                f"env {env} sent with its {when} the {name} {_shown(told)}: for {self._space} it "
-                f"must be {self.width} times 0 or 1, 1 for what is allowed."
-            )
+            raise ValueError(f"{name} {_shown(told)}: {self._wanted}")
         empty = np.flatnonzero(~np.logical_or.reduceat(mask == 1, self._starts))
         if len(empty):
             which = "" if len(self._starts) == 1 else f" of component {empty[0]}"
             raise ValueError(
-                f"env {env} sent with its {when} an {name} that forbids every action{which}: where "
-                "nothing can be done, the env must end the episode, or allow an action that does "
-                "nothing."
+                f"{name} {_shown(told)}, which forbids every action{which}: where nothing can be "
+                "done, the env must end the episode, or allow an action that does nothing."
             )
         return cast("Rows", mask == 1)
 

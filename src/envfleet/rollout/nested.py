@@ -124,9 +124,9 @@ class ObservationFormat:
         return tree_map(lambda *values: np.stack(values[1:]), self._leaves, *observations)
 
     @property
-    def shapes(self) -> list[tuple[int, ...]]:
-        """The leaves' shapes in the space, of one observation."""
-        return [leaf.space_shape for leaf in tree_leaves(self._leaves)]
+    def shapes(self) -> Tree:
+        """The leaves' shapes in the space, of one observation, nested as it is."""
+        return tree_map(lambda leaf: leaf.space_shape, self._leaves)
 
     @property
     def dtypes(self) -> list[torch.dtype]:

@@ -20,7 +20,7 @@ from envfleet.rollout.agent import (
     takes_masks,
 )
 from envfleet.rollout.engine import autoreset_mode_of, restarted
-from envfleet.rollout.masks import MASK_KEY, ActionMasks
+from envfleet.rollout.masks import AUTO_KEY, ActionMasks, mask_key_of
 from envfleet.rollout.nested import ChannelsFirst, ObservationFormat, tree_map
 from envfleet.rollout.statistics import Episode, EpisodeMeter, EpisodeSource
 
@@ -38,10 +38,10 @@ class Player:
         source: EpisodeSource = "auto",
         channels_first: ChannelsFirst = "auto",
         observation_dtype: torch.dtype | None = None,
-        mask_key: str | None = MASK_KEY,
+        mask_key: str | None = AUTO_KEY,
     ) -> None:
-        agent = resolve(agent)
-        self._agent, self._mask_key = agent, mask_key
+        self._mask_key = mask_key_of(agent, mask_key)
+        self._agent = agent = resolve(agent)
         self._masks: ActionMasks | None = None
         self._allowed = np.ones((envs.num_envs, 0), dtype=np.bool_)
         self._best = acting_best(agent) if deterministic else None

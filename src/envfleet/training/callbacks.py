@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from envfleet.rollout.buffer import Rollout
 
 if TYPE_CHECKING:
@@ -44,7 +46,12 @@ class Callbacks:
         """Call the method on all callbacks that have it, in order; return whether to continue."""
         methods = [getattr(callback, name, None) for callback in self._callbacks]
         answers = [method(*arguments) for method in methods if method is not None]
-        return all(answer is not False for answer in answers)
+        return not any(_is_false(answer) for answer in answers)
+
+
+def _is_false(answer: Any) -> bool:
+    """Whether it is False, Python's or NumPy's: comparisons of metrics give either."""
+    return isinstance(answer, (bool, np.bool_)) and not answer
 
 
 _NAMES = ("on_rollout", "on_update", "on_checkpoint")

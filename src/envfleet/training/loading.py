@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv
 
 from envfleet.record.rendering import check_video
 from envfleet.rollout.actions import ActionPort
-from envfleet.rollout.masks import MASK_KEY
+from envfleet.rollout.masks import MASK_KEY, ActionMasks
 from envfleet.rollout.nested import ObservationFormat, Tree, tree_leaves, tree_map
 from envfleet.training import checkpoint as checkpoints
 from envfleet.training.build import EnvSource, make_policy
@@ -44,10 +44,11 @@ class TrainedPolicy:
         self.module = module.eval()
         """The networks, as a torch module."""
         self.mask_key = mask_key
-        """Key of the action masks in training; pass it to ``evaluate`` if it is not the default."""
+        """Key of the action masks in training; ``evaluate`` and the like look for them there."""
         self.observation_space, self.action_space = observation_space, action_space
         self._format = ObservationFormat(observation_space, "auto")
         self._port = ActionPort(action_space)
+        self._masks = ActionMasks(action_space, mask_key or MASK_KEY)
 
     def as_agent(self) -> AnyPolicy:
         """The agent for collectors: batches of tensors in, log-probabilities and values out."""
@@ -58,11 +59,14 @@ class TrainedPolicy:
 
         Returns NumPy arrays for NumPy arrays (or plain numbers), and tensors for tensors. Actions
         are sampled with torch's generator; with ``deterministic`` they are the most likely ones.
-        Continuous actions are clipped to the space. ``action_masks`` has one row per observation,
-        or is the mask for a single observation; 1 means allowed.
+        Continuous actions are clipped to the space. ``action_masks`` has one mask per observation,
+        or is the mask for a single observation; 1 means allowed. The mask of a MultiDiscrete has
+        its components side by side, or is a tuple of one mask for each.
 
         Raises:
-            ValueError: the shape of the observations does not match the space.
+            TypeError: there are masks, and the actions are neither Discrete nor MultiDiscrete.
+            ValueError: the shape of the observations does not match the space, or a mask has
+                another size or forbids everything.
         """
         leaves = tree_leaves(observations)
         is_torch = any(isinstance(leaf, torch.Tensor) for leaf in leaves)
@@ -74,8 +78,9 @@ class TrainedPolicy:
         seen = tree_map(lambda leaf: leaf.to(device), self._format.tensors(arrays))
         masks: Any = {}
         if action_masks is not None:
-            allowed = torch.as_tensor(_array(action_masks) == 1, device=device)
-            masks = {"action_masks": allowed[None] if is_one else allowed}
+            told = _array(action_masks) if isinstance(action_masks, torch.Tensor) else action_masks
+            rows = self._masks.rows(told, None if is_one else len(tree_leaves(arrays)[0]))
+            masks = {"action_masks": torch.as_tensor(rows, device=device)}
         with torch.no_grad():
             chosen = self.module.act(seen, deterministic=deterministic, **masks)[0]
         actions = self._port.to_env(chosen.cpu().numpy())
@@ -83,12 +88,12 @@ class TrainedPolicy:
         return torch.as_tensor(actions) if is_torch else actions
 
     def _is_one(self, arrays: Tree) -> bool:
-        """Whether it is a single observation."""
+        """Whether it is a single observation; keys of a dict may be in any order."""
         shapes = self._format.shapes
-        found = [leaf.shape for leaf in tree_leaves(arrays)]
+        found = tree_map(lambda leaf: leaf.shape, arrays)
         if found == shapes:
             return True
-        if len(found) == len(shapes) and [shape[1:] for shape in found] == shapes:
+        if tree_map(lambda leaf: leaf.shape[1:], arrays) == shapes:
             return False
         raise ValueError(
             f"observations of shape {found} are neither one nor a batch of {self.observation_space}"
@@ -188,12 +193,13 @@ def load(
             which stays open.
         policy: for a run with your own policy: a module like it, or a function that makes one; may
             be omitted with ``trust``, if it was a function or class of a module.
-        trust: whether to import the modules that the run's folder names for its env and policy.
+        trust: whether to import the modules that the run's folder names for its env, wrappers and
+            policy; passing a function as ``env`` does not replace the wrappers.
 
     Raises:
         FileNotFoundError, ValueError: it is not a run folder, or has no checkpoint yet.
-        UntrustedError: its env or policy would have to be imported from a module, and ``trust`` is
-            False.
+        UntrustedError: its env, a wrapper or its policy would have to be imported from a module,
+            and ``trust`` is False.
         CheckpointError: there is no such checkpoint, or it cannot be read.
     """
     uses = not_passed(TO_PLAY, env=env, policy=policy)

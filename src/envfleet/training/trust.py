@@ -33,10 +33,13 @@ def imports(record: RunRecord, uses: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def not_passed(uses: Iterable[str], *, env: object = None, policy: object = None) -> list[str]:
-    """What of it is imported by its name, because nobody has passed it."""
-    passed = [] if env is None else ["env", "wrapper"]
+    """What of it is imported by its name, because nobody has passed it.
+
+    Of an env that is still to be built, the folder's wrappers and engine are imported nevertheless.
+    """
+    passed = [] if env is None else ["env"]
     if isinstance(env, VectorEnv):
-        passed.append("engine")
+        passed += ["wrapper", "engine"]
     if policy is not None:
         passed.append("policy")
     return [use for use in uses if use not in passed]
