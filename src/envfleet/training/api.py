@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from envfleet.rollout.progress import in_notebook, is_terminal
@@ -20,6 +19,7 @@ from envfleet.track.registry import make_trackers
 from envfleet.training.build import EnvSource, MakeCollector, make_collector
 from envfleet.training.command import base_config
 from envfleet.training.config import RunOptions, TrainConfig
+from envfleet.training.env_names import EnvName
 from envfleet.training.env_options import EnvOptions, as_names, as_words
 from envfleet.training.folder import RunFolder
 from envfleet.training.loading import TrainedPolicy
@@ -68,8 +68,8 @@ def train(
 
     Args:
         env: an id registered with Gymnasium or ``module:callable``, a spec, a function that builds
-            an env, or a fleet, which stays open. With the last two, pass the env again to resume
-            or load the run.
+            an env, or a fleet, which stays open. What cannot be built again from ``config.json``
+            (docs/training.md) has to be passed again to load or resume the run.
         preset: "zoo", "cleanrl" or "fast"; by default zoo's hyper-parameters if it has the env,
             else those of Stable-Baselines3.
         total_steps: steps of all envs together, rounded up to whole rollouts.
@@ -89,16 +89,24 @@ def train(
         TypeError: there is no such hyper-parameter.
         ValueError: a value is invalid, or the preset does not exist for the env.
     """
-    env_id = _name_of(env)
+    of_env = EnvName.of(env)
     named = {"total_steps": total_steps, "seed": seed}
     chosen = hyper_parameters | {k: v for k, v in named.items() if v is not None}
     if isinstance(env, VectorEnv):
+        if chosen.get("env_kwargs") or chosen.get("wrappers"):
+            raise TypeError(
+                "env_kwargs and wrappers are for envs that are built: this fleet is ready."
+            )
         chosen["num_envs"] = env.num_envs
     texts = (("hidden", tuple), ("env_kwargs", as_words), ("wrappers", as_names))
     chosen |= {field: kept(chosen[field]) for field, kept in texts if field in chosen}
-    changes = EnvOptions(chosen.get("env_kwargs", ()), chosen.get("wrappers", ()))
-    config, options = _split(base_config(env_id, preset, changes, env), chosen)
-    place = RunFolder.of(Path(run_dir), env_id, name, config.seed)
+    # The spec's own arguments first: what the user passes besides changes them.
+    chosen["env_kwargs"] = (*of_env.changes.env_kwargs, *chosen.get("env_kwargs", ()))
+    chosen["wrappers"] = (*of_env.changes.wrappers, *chosen.get("wrappers", ()))
+    changes = EnvOptions(chosen["env_kwargs"], chosen["wrappers"])
+    config, options = _split(base_config(of_env.name, preset, changes, env), chosen)
+    config = replace(config, env_id=of_env.env_id)
+    place = RunFolder.of(Path(run_dir), of_env.name, name, config.seed)
     with Run.start(
         place,
         config,
@@ -109,7 +117,7 @@ def train(
         collector=make_collector,
         policy=policy,
     ) as run:
-        title = f"{env_id} {run.folder.name}"
+        title = f"{of_env.name} {run.folder.name}"
         is_finished = run.train(_shown(title, config.last_step, progress))
         statistics = run.collector.statistics
         trained = TrainedPolicy(run.policy, *run.spaces, config.mask_key)
@@ -124,22 +132,6 @@ def train(
 def _shown(title: str, total: int, wanted: bool | None) -> Progress:
     wanted = is_terminal() or in_notebook() if wanted is None else wanted
     return make_progress(title, total, 0) if wanted else Progress()
-
-
-def _name_of(env: EnvSource) -> str:
-    """The name of an env in the run's folder and its config."""
-    if isinstance(env, str):
-        return env
-    spec = env if isinstance(env, EnvSpec) else getattr(env, "spec", None)
-    if isinstance(spec, EnvSpec):
-        return spec.id
-    if isinstance(env, VectorEnv):
-        return type(env).__name__
-    build: Any = env.func if isinstance(env, partial) else env
-    module, name = getattr(build, "__module__", None), getattr(build, "__qualname__", "env")
-    if module and name.isidentifier() and module != "__main__" and build is env:
-        return f"{module}:{name}"  # which can be imported again
-    return str(name).replace("<", "").replace(">", "")
 
 
 def _split(base: TrainConfig, chosen: dict[str, Any]) -> tuple[TrainConfig, RunOptions]:

@@ -44,7 +44,7 @@ from envfleet.training.callbacks import Callbacks
 from envfleet.training.checkpoint import Checkpoint
 from envfleet.training.config import RunOptions, TrainConfig
 from envfleet.training.env_options import EnvOptions
-from envfleet.training.envs import one_rendered
+from envfleet.training.envs import of_a_run, one_rendered
 from envfleet.training.evaluation import Evaluation
 from envfleet.training.folder import RunFolder, RunRecord
 from envfleet.training.learner import Learner
@@ -210,7 +210,8 @@ class Run:
             saved = None if path is None else (path, checkpoints.load(path))
             longer = _extended(record, total_steps, 0 if saved is None else saved[1].step)
             rows_until(place.path)
-            run = cls(place, longer, saved=saved, policy=policy, **parts)
+            with of_a_run():
+                run = cls(place, longer, saved=saved, policy=policy, **parts)
             try:
                 if longer != record:
                     longer.write(place.path)
