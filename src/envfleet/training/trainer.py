@@ -469,7 +469,7 @@ def finished(
 
 
 def why_solved(folder: Path) -> str:
-    """Why a run whose ``stop_at`` is reached does not go on, however long it may be, and what helps."""
+    """Why a run that has reached ``stop_at`` does not go on, however long it is, and what helps."""
     return (
         "the mean return of its last 100 episodes has reached stop_at, which ends the run. To go "
         f'on, set "stop_at" in {folder / CONFIG} higher, or to null, and resume it again.'
