@@ -327,11 +327,14 @@ def test_a_changed_spec_is_built_again_as_it_was(tmp_path, capfd):
 
 def test_what_is_passed_besides_a_spec_changes_it(tmp_path):
     spec = changed_spec(sutton_barto_reward=True)
+    spec.max_episode_steps = 1
     options = TINY | {"env_kwargs": {"sutton_barto_reward": False}}
     folder = envfleet.train(spec, run_dir=tmp_path, **options).folder
     with Run.resume(folder, total_steps=128) as run:
         run.collector.envs.reset(seed=0)
-        assert run.collector.envs.step(np.array([0, 0]))[1].tolist() == [1.0, 1.0]
+        _, rewards, _, truncated, _ = run.collector.envs.step(np.array([0, 0]))
+        assert rewards.tolist() == [1.0, 1.0]
+        assert truncated.all()
 
 
 def test_a_changed_fleet_is_built_again_as_it_was(tmp_path, capfd):
