@@ -4,8 +4,8 @@ python benchmarks/threshold.py Hopper-v5 --seed 0               # --preset fast,
 python benchmarks/threshold.py Hopper-v5 --seed 0 --side sb3    # Stable-Baselines3, rl-zoo's preset
 
 Needs the extras train, sb3, box2d and mujoco. Prints one line of JSON. Both sides play the same
-evaluations, which are not counted as training: 20 deterministic episodes every so many steps, and
-when their mean reaches the threshold, 100 others, whose mean has to reach it too.
+evaluations, which are not counted as training: 20 deterministic episodes every so many steps and at
+the end, and when their mean reaches the threshold, 100 others, whose mean has to reach it too.
 
 Stable-Baselines3 has one torch thread, which is faster here than two, and its time is CPU time: it
 never has more than one core, so that this is no more than the wall-clock time, and does not depend
@@ -76,10 +76,10 @@ class Watch:
         """Seconds of training so far."""
         return self.clock() - self._start - self._paused
 
-    def goes_on(self, steps: int, play: Play) -> bool:
-        """Evaluate if it is time; False when the goal is reached, or the limit."""
+    def goes_on(self, steps: int, play: Play, *, is_last: bool = False) -> bool:
+        """Evaluate if it is time, or the last policy; False at the goal, or the limit."""
         seconds = self.seconds
-        if steps < self._next and seconds < self.limit:
+        if steps < self._next and seconds < self.limit and not is_last:
             return True
         self._next = steps + self.goal.every
         begun = self.clock()
@@ -107,7 +107,7 @@ def ours(env_id: str, seed: int, limit: float) -> Watch:
                 mean: float = evaluate(run.policy, envs, episodes, seed=seed, progress=False).mean
                 return mean
 
-            return watch.goes_on(run.steps, play)
+            return watch.goes_on(run.steps, play, is_last=run.steps >= config.last_step)
 
     with (
         envs,
@@ -157,7 +157,7 @@ def theirs(env_id: str, seed: int, limit: float) -> Watch:
 
     model.learn(config.total_steps, callback=Look())
     if watch.reached is None:
-        watch.goes_on(model.num_timesteps, play)
+        watch.goes_on(model.num_timesteps, play, is_last=True)
     return watch
 
 

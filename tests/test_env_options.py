@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
+import re
 from functools import partial
 from typing import Any, Literal
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 
@@ -289,3 +293,111 @@ def test_so_is_that_of_a_run_from_python(env, tmp_path):
     options |= {"preset": "cleanrl", "run_dir": tmp_path, "env_kwargs": {"continuous": True}}
     folder = envfleet.train(env, **options).folder
     assert json.loads((folder / "config.json").read_text())["config"]["normalize_rewards"]
+
+
+# Envs that are passed as objects
+
+TINY = {"total_steps": 64, "num_envs": 2, "rollout_steps": 32, "epochs": 1, "backend": "serial"}
+
+
+def kept(folder):
+    told = json.loads((folder / "config.json").read_text())["config"]
+    return told["env_id"], told["env_kwargs"]
+
+
+def changed_spec(**kwargs):
+    spec = copy.deepcopy(gym.spec("CartPole-v1"))
+    spec.kwargs.update(kwargs)
+    return spec
+
+
+def test_a_changed_spec_is_built_again_as_it_was(tmp_path, capfd):
+    spec = changed_spec(sutton_barto_reward=True, render_mode="rgb_array")
+    spec.max_episode_steps = 7
+    folder = envfleet.train(spec, run_dir=tmp_path, **TINY).folder
+    assert folder.parent.name == "CartPole-v1"
+    assert kept(folder) == ("CartPole-v1", ["sutton_barto_reward=true", "max_episode_steps=7"])
+    assert envfleet.load(folder).act(np.zeros(4, np.float32)) in (0, 1)
+    capfd.readouterr()
+    assert Eval(folder, episodes=4, num_envs=2, json=True).run() == 0
+    told = json.loads(capfd.readouterr().out)
+    assert set(told["returns"]) <= {0.0, -1.0}  # as Sutton and Barto have it
+    assert max(told["lengths"]) <= 7
+
+
+def test_what_is_passed_besides_a_spec_changes_it(tmp_path):
+    spec = changed_spec(sutton_barto_reward=True)
+    spec.max_episode_steps = 1
+    options = TINY | {"env_kwargs": {"sutton_barto_reward": False}}
+    folder = envfleet.train(spec, run_dir=tmp_path, **options).folder
+    with Run.resume(folder, total_steps=128) as run:
+        run.collector.envs.reset(seed=0)
+        _, rewards, _, truncated, _ = run.collector.envs.step(np.array([0, 0]))
+        assert rewards.tolist() == [1.0, 1.0]
+        assert truncated.all()
+
+
+def test_a_changed_fleet_is_built_again_as_it_was(tmp_path, capfd):
+    with envfleet.make("FrozenLake-v1", 2, backend="serial", is_slippery=False) as envs:
+        folder = envfleet.train(envs, run_dir=tmp_path, **TINY).folder
+        assert kept(folder) == ("FrozenLake-v1", ["is_slippery=false"])
+        with Run.resume(folder, env=envs, total_steps=128) as run:  # it may still be passed
+            assert run.train()
+    assert envfleet.load(folder).act(0) in range(4)
+    assert Eval(folder, episodes=2, num_envs=2).run() == 0
+    with Run.resume(folder, total_steps=256) as run:
+        assert run.collector.envs.get_attr("P")[0][0][1] == [(1.0, 4, 0, False)]  # it cannot slip
+
+
+@pytest.mark.parametrize("kind", ["array", "no limit", "entry point", "wrapped fleet"])
+def test_what_texts_cannot_hold_is_not_claimed(tmp_path, capfd, kind):
+    fleets: Any = contextlib.ExitStack()
+    env: Any = changed_spec()
+    if kind == "array":
+        env = copy.deepcopy(gym.spec("FrozenLake-v1"))
+        env.kwargs["desc"] = np.array([list("SF"), list("FG")])
+    elif kind == "no limit":
+        env.max_episode_steps = None
+    elif kind == "entry point":
+        env.entry_point = Lever
+    else:
+        fleet = fleets.enter_context(envfleet.make("CartPole-v1", 2, backend="serial"))
+        env = gym.wrappers.vector.ClipReward(fleet, -1, 0.5)
+    with fleets:
+        folder = envfleet.train(env, run_dir=tmp_path, **TINY).folder
+        name = folder.parent.name
+        assert name in ("CartPole-v1", "FrozenLake-v1")
+        assert kept(folder) == (f"{name} (changed)", [])
+        why = rf"differs from the registered {name} in .* cannot hold\. .* pass env="
+        with pytest.raises(ValueError, match=why):
+            envfleet.load(folder)
+        with pytest.raises(ValueError, match=why):
+            Run.resume(folder, total_steps=128)
+        capfd.readouterr()
+        assert Eval(folder, episodes=2, num_envs=2).run() == 2
+        assert re.search(why, capfd.readouterr().err)
+        policy = envfleet.load(folder, env=env)
+        assert policy.act(policy.observation_space.sample()) in policy.action_space
+
+
+class Factory:
+    """Builds envs."""
+
+    def __call__(self, **options: Any) -> Any:
+        return gym.make("CartPole-v1", **options)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        (Factory(), "Factory"),
+        (partial(Factory()), "Factory"),
+        (partial(gym.make, "CartPole-v1"), "make"),
+    ],
+)
+def test_an_object_that_builds_envs_has_to_be_passed_again(tmp_path, source, name):
+    folder = envfleet.train(source, run_dir=tmp_path, **TINY).folder
+    assert kept(folder) == (name, [])
+    with pytest.raises(ValueError, match=r"doesn't exist.* pass env="):
+        envfleet.load(folder)
+    assert envfleet.load(folder, env=source).act(np.zeros(4, np.float32)) in (0, 1)

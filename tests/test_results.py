@@ -134,6 +134,17 @@ def test_training_ends_at_the_limit(threshold):
     assert kept.reached is None
 
 
+def test_the_last_policy_is_always_evaluated(threshold):
+    kept, clock = watch(threshold)
+    play, asked = playing(clock, 3.0, 11.0, 10.5)
+    assert kept.goes_on(1_000, play)
+    assert kept.goes_on(1_100, play)
+    assert asked == [20]
+    assert not kept.goes_on(1_200, play, is_last=True)
+    assert asked == [20, 20, 100]
+    assert kept.reached == (1_200, 0.0, 10.5)
+
+
 def test_the_page_says_what_was_not_reached(results):
     page = results.results_page
     rows = [

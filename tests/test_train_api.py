@@ -256,6 +256,74 @@ def test_every_callback_can_end_a_run(tmp_path, name, step, answer):
     assert checkpoints.load(saved).step == step
 
 
+# resume
+
+
+def test_a_run_that_a_callback_ended_is_resumed_exactly(tmp_path):
+    options = SMALL | {"run_dir": tmp_path, "checkpoint_every": 2}
+    whole = envfleet.train("CartPole-v1", name="whole", **options)
+    stop = SimpleNamespace(on_checkpoint=lambda run, path: run.steps < 256)
+    cut = envfleet.train("CartPole-v1", name="cut", callbacks=[stop], **options)
+    assert not cut.is_finished
+    (cut.folder / "report.html").unlink()
+    told = []
+    listener = OnUpdate(lambda run, metrics: told.append(run.steps))
+    done = envfleet.resume(str(cut.folder), callbacks=[listener])
+    assert done.is_finished
+    assert told == list(range(320, 641, 64))
+    assert rows(done.folder) == rows(whole.folder)
+    assert done.statistics.window == whole.statistics.window
+    assert (done.folder / "report.html").exists()
+    for one, other in zip(
+        done.policy.module.parameters(), whole.policy.module.parameters(), strict=True
+    ):
+        assert torch.equal(one, other)
+
+
+def test_resume_makes_a_run_longer_and_goes_back_to_a_checkpoint(tmp_path, capsys):
+    options = SMALL | {"run_dir": tmp_path, "checkpoint_every": 2, "total_steps": 256}
+    folder = envfleet.train("CartPole-v1", **options).folder
+    before = rows(folder)
+    assert envfleet.resume(folder).is_finished  # there is nothing left to do
+    assert rows(folder) == before
+    assert envfleet.resume(folder, total_steps=384, progress=True).is_finished
+    assert "384" in capsys.readouterr().out
+    assert [row["step"] for row in rows(folder)] == list(range(64, 385, 64))
+    again = envfleet.resume(
+        folder,
+        checkpoint="step_000000000128",
+        callbacks=[OnUpdate(lambda run, metrics: False)],
+    )
+    assert not again.is_finished
+    assert [row["step"] for row in rows(folder)] == [64, 128, 192]
+
+
+def test_resume_imports_what_a_folder_names_only_with_trust(tmp_path):
+    folder = envfleet.train(Cart, run_dir=tmp_path, **SMALL).folder
+    with pytest.raises(UntrustedError, match="trust=True"):
+        envfleet.resume(folder, total_steps=800)
+    assert RunRecord.read(folder).config.total_steps == 640
+    assert envfleet.resume(folder, total_steps=800, env=Cart).is_finished
+    assert envfleet.resume(folder, total_steps=1000, trust=True).is_finished
+
+
+def test_a_run_that_reached_stop_at_says_why_it_does_not_go_on(tmp_path, caplog):
+    options = SMALL | {"run_dir": tmp_path, "stop_at": 1.0, "total_steps": 50_000}
+    done = envfleet.train("CartPole-v1", **options)
+    steps = rows(done.folder)[-1]["step"]
+    assert steps < 50_000
+    assert not caplog.records
+    assert envfleet.resume(done.folder, total_steps=60_000).is_finished
+    assert rows(done.folder)[-1]["step"] == steps
+    (record,) = caplog.records
+    assert "reached stop_at" in record.message
+    config = done.folder / "config.json"
+    assert f'set "stop_at" in {config} higher, or to null' in record.message
+    config.write_text(config.read_text().replace('"stop_at": 1.0', '"stop_at": null'))
+    assert envfleet.resume(done.folder, total_steps=steps + 64).is_finished
+    assert rows(done.folder)[-1]["step"] == steps + 64
+
+
 # Evaluation while training
 
 

@@ -225,9 +225,11 @@ def test_a_run_that_reached_its_threshold_says_so(here, capsys):
         assert run_command("train", "EasyCart-v0", *words) == 0
         told = capsys.readouterr().out
         assert re.search(r": finished, solved \(≥ 5\.50\), [\d,]+ steps in ", told)
-        assert run_command("resume", "runs/EasyCart-v0/a") == 0
-        told = capsys.readouterr().out
-        assert re.search(r": already finished, solved \(≥ 5\.50\), [\d,]+ steps$", told.strip())
+        assert run_command("resume", "runs/EasyCart-v0/a", "--total-steps", 10**6) == 0
+        how, why = capsys.readouterr().out.splitlines()
+        assert re.search(r": already finished, solved \(≥ 5\.50\), [\d,]+ steps$", how)
+        assert "has reached stop_at" in why
+        assert 'set "stop_at" in runs/EasyCart-v0/a/config.json' in why
     finally:
         gymnasium.registry.pop("EasyCart-v0")
 

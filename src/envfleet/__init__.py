@@ -41,7 +41,7 @@ if _typing.TYPE_CHECKING:
     from envfleet.rollout.collector import Collector
     from envfleet.rollout.evaluate import EvaluationResult, evaluate
     from envfleet.rollout.ray.collector import RayCollector
-    from envfleet.training.api import TrainResult, train
+    from envfleet.training.api import TrainResult, resume, train
     from envfleet.training.callbacks import Callback
     from envfleet.training.loading import TrainedPolicy, load
 
@@ -73,6 +73,7 @@ __all__ = [
     "make",
     "make_atari",
     "record_agent",
+    "resume",
     "train",
 ]
 
@@ -90,6 +91,7 @@ _WITH_TORCH = {
     "evaluate": "envfleet.rollout.evaluate",
     "load": "envfleet.training.loading",
     "record_agent": "envfleet.record.agent",
+    "resume": "envfleet.training.api",
     "train": "envfleet.training.api",
 }
 

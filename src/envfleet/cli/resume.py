@@ -12,7 +12,7 @@ import tyro
 from envfleet.cli.shared import REFUSALS, carry_out, how_it_ended, refuse
 from envfleet.track.registry import make_trackers
 from envfleet.training.progress import say
-from envfleet.training.trainer import Run, finished
+from envfleet.training.trainer import Run, finished, why_solved
 
 
 @dataclass
@@ -40,6 +40,8 @@ class Resume:
             if over is not None:
                 step, reached = over
                 say(f"{self.folder}: already {how_it_ended(reached)}, {step:,} steps")
+                if reached is not None:
+                    say(why_solved(self.folder))
                 return 0
             run = Run.resume(
                 folder,

@@ -103,8 +103,6 @@ def make_collector(setup: CollectorSetup) -> RolloutSource:
         return make_ray_collector(setup)
     is_fleet = isinstance(env, VectorEnv)
     envs: Any = env
-    if isinstance(env, VectorEnv) and (config.env_kwargs or config.wrappers):
-        raise TypeError("env_kwargs and wrappers are for envs that are built: this fleet is ready.")
     if not isinstance(env, VectorEnv):
         envs = build_fleet(
             env,

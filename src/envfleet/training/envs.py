@@ -6,7 +6,7 @@ import contextlib
 import difflib
 import importlib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import ModuleType
 from typing import Any, cast
@@ -21,9 +21,25 @@ from envfleet.training.failures import own_lines
 from envfleet.vector.make import make
 from envfleet.vector.packages import package_hint
 
+CHANGED = " (changed)"
+"""Ends the name of an env that differs from the registered one in what ``config.json`` cannot hold.
+"""
+
 
 class UnknownEnvError(ValueError):
     """There is no such env; says which ones are like it."""
+
+
+@contextlib.contextmanager
+def of_a_run() -> Iterator[None]:
+    """Where an env is found by the name that a run's folder has: says what to do if it is not."""
+    try:
+        yield
+    except UnknownEnvError as error:
+        raise UnknownEnvError(
+            f"{error} For a run of an env without an id, pass env= to envfleet.load or "
+            "envfleet.resume."
+        ) from error
 
 
 def find_env(env_id: str) -> EnvSpec | Callable[..., gymnasium.Env[Any, Any]]:
@@ -32,6 +48,11 @@ def find_env(env_id: str) -> EnvSpec | Callable[..., gymnasium.Env[Any, Any]]:
     Raises:
         UnknownEnvError: neither is there.
     """
+    if env_id.endswith(CHANGED):
+        raise UnknownEnvError(
+            f"the env differs from the registered {env_id.removesuffix(CHANGED)} in a way that "
+            "config.json cannot hold."
+        )
     module_name, _, name = env_id.rpartition(":")
     module = _import(env_id, module_name) if module_name else None
     found: Any = getattr(module, name, None)

@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 from torch.nn import functional
-
-
-class Head(Protocol):
-    """Actions from the numbers that a network puts out."""
-
-    size: int
-    """How many numbers."""
-
-    def sample(self, out: Tensor) -> Tensor:
-        """Actions at random."""
-
-    def best(self, out: Tensor) -> Tensor:
-        """The most likely actions."""
-
-    def log_prob(self, out: Tensor, actions: Tensor) -> Tensor:
-        """Of each action, one number per row."""
-
-    def entropy(self, out: Tensor) -> Tensor:
-        """Of each row."""
 
 
 class CategoricalHead(nn.Module):

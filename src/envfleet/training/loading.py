@@ -21,7 +21,7 @@ from envfleet.training import checkpoint as checkpoints
 from envfleet.training.build import EnvSource, make_policy
 from envfleet.training.checkpoint import Checkpoint
 from envfleet.training.env_options import EnvOptions
-from envfleet.training.envs import UnknownEnvError, build_fleet, one_rendered
+from envfleet.training.envs import build_fleet, of_a_run, one_rendered
 from envfleet.training.folder import RunRecord
 from envfleet.training.own_policy import PolicySource, find_policy
 from envfleet.training.ppo import AnyPolicy
@@ -119,16 +119,17 @@ class LoadedRun:
         """Build a fleet of the run's env."""
         env_id, restart = self.record.config.env_id, self.record.options.on_failure == "restart"
         changes = EnvOptions.of(self.record.config)
-        if render:
-            check_video(partial(one_rendered, env_id, changes))
-        return build_fleet(
-            env_id,
-            num_envs,
-            backend="process" if restart else "serial",
-            on_failure=self.record.options.on_failure,
-            rendered=num_envs if render else 0,
-            changes=changes,
-        )
+        with of_a_run():
+            if render:
+                check_video(partial(one_rendered, env_id, changes))
+            return build_fleet(
+                env_id,
+                num_envs,
+                backend="process" if restart else "serial",
+                on_failure=self.record.options.on_failure,
+                rendered=num_envs if render else 0,
+                changes=changes,
+            )
 
     def policy(
         self,
@@ -207,13 +208,9 @@ def load(
     if isinstance(env, VectorEnv):
         return loaded.policy(env.single_observation_space, env.single_action_space, policy)
     source = loaded.record.config.env_id if env is None else env
-    try:
-        changes = EnvOptions.of(loaded.record.config)
+    changes = EnvOptions.of(loaded.record.config)
+    with of_a_run():
         envs = build_fleet(source, 1, backend="serial", on_failure="raise", changes=changes)
-    except UnknownEnvError as error:
-        raise UnknownEnvError(
-            f"{error} To load a run of an env without an id, pass env=."
-        ) from error
     with envs:
         return loaded.policy(envs.single_observation_space, envs.single_action_space, policy)
 

@@ -44,9 +44,9 @@ from envfleet.training.callbacks import Callbacks
 from envfleet.training.checkpoint import Checkpoint
 from envfleet.training.config import RunOptions, TrainConfig
 from envfleet.training.env_options import EnvOptions
-from envfleet.training.envs import one_rendered
+from envfleet.training.envs import of_a_run, one_rendered
 from envfleet.training.evaluation import Evaluation
-from envfleet.training.folder import RunFolder, RunRecord
+from envfleet.training.folder import CONFIG, RunFolder, RunRecord
 from envfleet.training.learner import Learner
 from envfleet.training.own_policy import PolicySource, find_policy, name_of
 from envfleet.training.ppo import PPO
@@ -210,7 +210,8 @@ class Run:
             saved = None if path is None else (path, checkpoints.load(path))
             longer = _extended(record, total_steps, 0 if saved is None else saved[1].step)
             rows_until(place.path)
-            run = cls(place, longer, saved=saved, policy=policy, **parts)
+            with of_a_run():
+                run = cls(place, longer, saved=saved, policy=policy, **parts)
             try:
                 if longer != record:
                     longer.write(place.path)
@@ -465,6 +466,14 @@ def finished(
     if saved.step < record.config.last_step and not solved:
         return None
     return saved.step, record.options.stop_at if solved else None
+
+
+def why_solved(folder: Path) -> str:
+    """Why a run that has reached ``stop_at`` does not go on, however long it is, and what helps."""
+    return (
+        "the mean return of its last 100 episodes has reached stop_at, which ends the run. To go "
+        f'on, set "stop_at" in {folder / CONFIG} higher, or to null, and resume it again.'
+    )
 
 
 def _extended(record: RunRecord, total_steps: int | None, step: int) -> RunRecord:

@@ -130,7 +130,7 @@ def make(
         with _said_that_lists_are_not_split(env_kwargs, len(factories)):
             return _build(backend, factories, options, isolate=isolate, name=None)
 
-    spec, kwargs, said = _split_spec(env)
+    spec, kwargs, said = split_spec(env)
     # As in make_vec: what the spec of an earlier fleet says about that fleet wins.
     num_envs = said.get("num_envs", num_envs)
     wrappers = tuple(said.get("wrappers", wrappers))
@@ -221,7 +221,7 @@ def _engine_options(
     return {**own, **vector_kwargs}
 
 
-def _split_spec(given: EnvSpec) -> tuple[EnvSpec, dict[str, Any], dict[str, Any]]:
+def split_spec(given: EnvSpec) -> tuple[EnvSpec, dict[str, Any], dict[str, Any]]:
     """A spec without arguments, the env's arguments, and what is said about a fleet."""
     spec = copy.deepcopy(given)
     kwargs, spec.kwargs = spec.kwargs, {}

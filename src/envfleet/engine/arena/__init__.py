@@ -1,1 +1,1 @@
-"""Shared memory: layout (arithmetic), memory (the mapping), views (NumPy arrays on it)."""
+"""Shared memory: arena (a fleet's), its memory, layout and views; signals (caller and worker)."""

@@ -1,1 +1,1 @@
-"""The arithmetic of a fleet, without processes: spaces, actions, seeding, autoreset, infos."""
+"""The arithmetic of a fleet, without processes: what may be asked, what follows, which engine."""

@@ -1,1 +1,1 @@
-"""What runs in a worker: host (owns the envs), loop (commands), guard (signals, randomness)."""
+"""What serves a shard's envs: server, host, episodes, turns; and the worker's loop and guard."""
