@@ -397,6 +397,17 @@ def test_ctrl_c_saves_and_is_raised(tmp_path):
         assert run.train()
 
 
+def test_a_run_that_ends_in_an_exception_has_a_report_too(tmp_path):
+    class Bug(envfleet.Callback):
+        def on_update(self, run, metrics):
+            if run.updates == 3:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        envfleet.train("CartPole-v1", run_dir=tmp_path, name="a", callbacks=[Bug()], **SMALL)
+    assert (tmp_path / "CartPole-v1/a/report.html").exists()
+
+
 @pytest.fixture
 def _notebook(monkeypatch):
     """What IPython shows of itself inside a kernel."""

@@ -273,6 +273,7 @@ def test_an_env_that_raises_is_told_with_its_own_lines(here, capsys):
     *words, folder, trust = shlex.split(line)
     assert [*words, trust] == ["envfleet", "resume", "--trust"]
     assert Path(folder).samefile("runs/train_envs_Failing/process")
+    assert (Path(folder) / "report.html").exists()
 
 
 def test_games_say_nothing(tmp_path):

@@ -177,10 +177,15 @@ def resume(
 
 def _carry_out(run: Run, progress: bool | None) -> TrainResult:
     """Train to the end, and write the curve and the report; signals end it as they always do."""
-    with run:
-        is_finished = run.train(_shown(run, progress))
-        statistics = run.collector.statistics
-        trained = TrainedPolicy(run.policy, *run.spaces, run.config.mask_key)
+    try:
+        with run:
+            is_finished = run.train(_shown(run, progress))
+            statistics = run.collector.statistics
+            trained = TrainedPolicy(run.policy, *run.spaces, run.config.mask_key)
+    except Exception:
+        if run.updates:
+            write_pages(run.folder, _log.warning)
+        raise
     write_pages(run.folder, _log.warning)
     if run.stopped_by == signal.SIGINT:
         raise KeyboardInterrupt
