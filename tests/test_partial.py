@@ -248,6 +248,16 @@ def test_rows_that_were_handed_out_stay_as_they_were(engine):
             np.testing.assert_array_equal(array, before)
 
 
+def test_a_batch_keeps_its_ids_whatever_becomes_of_those_asked_for(place):
+    with place([CounterEnv] * 4) as envs:
+        envs.reset()
+        envs.send([0] * 4)
+        asked = np.array([2, 0], dtype=np.intp)
+        batch = envs.recv(env_ids=asked)
+        asked[:] = 3
+        assert batch.env_ids.tolist() == [2, 0]
+
+
 def test_an_action_that_an_env_keeps_stays_as_it_was(engine):
     with engine([CounterEnv] * 4) as envs:
         envs.reset()
