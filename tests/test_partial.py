@@ -548,6 +548,73 @@ def test_flow_counts_what_was_received(place):
         assert np.isnan(again.mean_batch)
 
 
+def test_a_call_for_some_envs_is_a_partial_batch_while_others_are_outstanding(place):
+    with place([CounterEnv] * 4) as envs:
+        envs.reset()
+        envs.step([0, 0], env_ids=[0, 1])
+        assert envs.flow().partial == 0
+        envs.send([0] * 3, [1, 2, 3])
+        envs.step([0], env_ids=[0])
+        envs.reset(env_ids=[0])
+        assert envs.flow().partial == 1
+        envs.recv()
+        assert envs.flow().partial == 0
+
+
+@pytest.mark.parametrize("engine", ["serial", "one worker"])
+def test_an_env_that_is_ready_waits_until_it_is_received(engine):
+    """Env 0 is ready before env 1 begins its step, which the caller waits for first."""
+    make = ENGINES["serial"] if engine == "serial" else partial(Process, workers=1)
+    with make([CounterEnv, partial(CounterEnv, sleep=0.2)]) as envs:
+        envs.reset()
+        begin = time.perf_counter()
+        envs.send([0, 0])
+        envs.recv(2)
+        end = time.perf_counter()
+        assert 0.2 / 2 <= envs.flow().ready_to_received <= end - begin
+
+
+def test_the_time_to_sent_on_is_the_callers_between_recv_and_send(place):
+    with place([CounterEnv] * 2) as envs:
+        envs.reset()
+        envs.send([0, 0])
+        begin = time.perf_counter()
+        envs.recv()
+        time.sleep(0.1)
+        envs.send([0], [0])
+        middle = time.perf_counter()
+        assert 0.1 <= envs.flow().received_to_sent <= middle - begin
+        time.sleep(0.1)
+        envs.send([0], [1])
+        assert 0.2 <= envs.flow().received_to_sent <= time.perf_counter() - begin
+
+
+@pytest.mark.parametrize("move", ["step", "reset"])
+def test_time_in_which_the_whole_fleet_moves_is_not_the_time_to_sent_on(place, move):
+    with place([CounterEnv] * 2) as envs:
+        envs.reset()
+        envs.send([0, 0])
+        envs.recv()
+        with pytest.raises(NoAsyncCallError):
+            envs.recv()
+        envs.step([0, 0]) if move == "step" else envs.reset()
+        envs.flow()
+        envs.send([0, 0])
+        assert np.isnan(envs.flow().received_to_sent)
+
+
+def test_time_in_which_an_env_fails_is_not_the_time_to_sent_on(place):
+    with place([partial(CounterEnv, fail_at=2), CounterEnv]) as envs:
+        envs.reset()
+        envs.step([0], env_ids=[0])
+        envs.send([0], [0])
+        with pytest.raises(ValueError, match="planned"):
+            envs.recv()
+        envs.flow()
+        envs.send_reset([0])
+        assert np.isnan(envs.flow().received_to_sent)
+
+
 @pytest.mark.parametrize("sleep", [0.0, 60.0])
 def test_closing_with_envs_outstanding_leaves_nothing(sleep):
     envs = Process([CounterEnv, partial(CounterEnv, sleep=sleep)], workers=2)

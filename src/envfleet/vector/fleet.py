@@ -82,7 +82,8 @@ class Fleet(PartialBatches[ObsType, ActType], Generic[ObsType, ActType]):
         """
         self._assert_is_running()
         seeds = env_seeds(seed, self.num_envs)
-        if not self._call.is_late or self._call.flow.is_active:
+        is_flowing = self._call.flow.is_active and self._is_flowing()
+        if is_flowing or not self._call.is_late:
             # Gymnasium's text has no full stop here, and has one everywhere else.
             self._call.refuse_another("reset_async", end="")
         plan = plan_reset(seeds, options, self.num_envs)
@@ -149,7 +150,7 @@ class Fleet(PartialBatches[ObsType, ActType], Generic[ObsType, ActType]):
             self._assert_is_open()
         call, structure, views = self._call, self._action_structure, self._results.views
         call.check()
-        if call.kind is not _IDLE or (call.flow.is_active and call.flow.count()):
+        if call.kind is not _IDLE or (call.flow.is_active and self._is_flowing()):
             call.refuse_another("step_async")
         columns = action_columns(structure, actions, self.num_envs)
         if call.interrupted:

@@ -58,7 +58,7 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
         return self._call.flow.outstanding()
 
     def flow(self) -> FlowCounts:
-        """Counts of what ``recv`` received since the last call; a guide to ``min_envs``."""
+        """Counts of what was received since the last call; a guide to ``min_envs``."""
         self._assert_is_open()
         return self._counted().take()
 
@@ -273,21 +273,26 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
             if self._pool.is_broken:
                 mender.replace_in_flow(death, flow)
         except Exception:
-            flow.drop(np.array([env]))  # it stays as it is, and waits for a reset
+            self._drop(np.array([env]))  # it stays as it is, and waits for a reset
             raise
 
     def _raise_failures(self, ids: Ids) -> None:
         """Raise what of these envs cannot be read here; they are not outstanding any more."""
         failures = {env: f for env, f in self._call.flow.failures().items() if env in ids}
         if failures:
-            self._call.flow.drop(np.array(list(failures)))
+            self._drop(np.array(list(failures)))
             raise_first(list(failures.values()))
 
     def _give_up(self, ids: Ids) -> None:
         """Envs whose call has failed are not outstanding any more; what they showed is kept."""
         flow = self._call.flow
         self._results.of_envs(ids, flow.arrivals.told)
-        flow.drop(ids)
+        self._drop(ids)
+
+    def _drop(self, ids: Ids) -> None:
+        """These envs are not outstanding any more, and were not received."""
+        self._call.flow.drop(ids)
+        self._counted().forget(ids)
 
     def _receive(self, ids: Ids, outstanding: int) -> Batch:
         """Hand the rows of envs that are ready over."""
@@ -312,7 +317,17 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
         torn = self._call.flow.torn()
         if torn:
             self._call.interrupted.update(torn)
+            self._counted().forget(np.array(torn))
             refuse_interrupted(torn, "The others flow on.")
+
+    def _is_flowing(self) -> bool:
+        """Whether an env is outstanding. If none is, the fleet is about to move as one."""
+        flow = self._call.flow
+        flow.deliver()
+        flow.is_active = flow.count() > 0
+        if not flow.is_active:
+            self._counted().forget()
+        return flow.is_active
 
     def _counted(self) -> Traffic:
         if self._traffic is None:
@@ -337,4 +352,4 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
         if self._call.flow.is_turning:
             self._refuse_torn()
         self._await(len(ids), _NEVER, among=ids, all_or_none=True)
-        return self._receive(ids, len(ids))
+        return self._receive(ids, self._call.flow.count())
