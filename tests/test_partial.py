@@ -700,6 +700,16 @@ def test_actions_and_options_that_cannot_be_pickled_move_nobody():
         assert envs.recv().env_ids.tolist() == [0, 1]
 
 
+def test_after_a_reset_that_could_not_be_pickled_envs_step():
+    """Their actions are in memory, and workers wait for no message that was never sent."""
+    with Process([CounterEnv] * 2, workers=2) as envs:
+        envs.reset()
+        with pytest.raises(Exception, match="pickle"):
+            envs.send_reset(options=[None, {"memory": (i for i in ())}])
+        envs.send([0, 0])
+        assert envs.recv(timeout=30).rewards.tolist() == [1, 1]
+
+
 @pytest.mark.parametrize("kind", ["sigkill", "sigsegv", "exit"])
 def test_a_worker_that_dies_is_told_with_its_envs(kind):
     env_fns = [FaultEnv, FaultEnv, partial(FaultEnv, {"step": Fault(kind, at=2)}), FaultEnv]
