@@ -50,7 +50,8 @@ class Fleet(PartialBatches[ObsType, ActType], Generic[ObsType, ActType]):
     ) -> tuple[ObsType, dict[str, Any]]:
         """Reset all envs, or those of ``options["reset_mask"]``, or those of ``env_ids``.
 
-        After a time-out it waits for the late envs first and drops what they answer.
+        After a time-out, or an interrupt of ``step`` or ``reset``, it waits for the late envs first
+        and drops what they answer.
 
         Args:
             seed: env ``i`` gets ``seed + i``, or its entry of a list with one per env.
@@ -64,6 +65,8 @@ class Fleet(PartialBatches[ObsType, ActType], Generic[ObsType, ActType]):
         try:
             if env_ids is not None:
                 return self._reset_some(env_ids, seed, options)
+            if self._call.abandoned:
+                self._take_over()
             self.reset_async(seed=seed, options=options)
             return self.reset_wait()
         except Exception as error:  # noqa: BLE001 - raised again
