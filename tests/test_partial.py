@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import envfleet
 from envfleet.testing import Fault, FaultEnv
 from fleet_envs import CounterEnv
-from waiting import gone
+from waiting import gone, wait_until
 
 Process = partial(envfleet.ProcessVectorEnv, context="fork")
 ENGINES = {
@@ -462,6 +462,61 @@ def test_envs_of_one_worker_are_told_of_one_by_one():
         assert envs.recv(min_envs=1, timeout=30).env_ids.tolist() == [0]
         envs.send([0], [0])
         assert envs.recv().rewards.tolist() == [2, 1]
+
+
+class GatedReset(CounterEnv):
+    """A reset, from the second on, waits for a file."""
+
+    def __init__(self, gate, length):
+        super().__init__(length=length)
+        self.gate = gate
+
+    def reset(self, **kwargs):
+        if self.resets:
+            wait_until(self.gate.exists)
+        return super().reset(**kwargs)
+
+
+def test_quick_steps_are_told_of_before_a_slow_autoreset_of_the_same_worker(tmp_path):
+    """Env 3's episode has ended: its next step is a reset."""
+    gate = tmp_path / "gate"
+    with Process([*[CounterEnv] * 3, partial(GatedReset, gate, 1)], workers=1) as envs:
+        envs.reset()
+        for _ in range(50):  # they are quick, and move together
+            envs.step([0] * 3, env_ids=[0, 1, 2])
+        envs.step([0], env_ids=[3])
+        envs.send([0] * 4)
+        try:
+            assert envs.recv(3, timeout=20).env_ids.tolist() == [0, 1, 2]
+        finally:
+            gate.touch()
+        batch = envs.recv()
+        assert batch.env_ids.tolist() == [3]
+        assert batch.observations.tolist() == [[2, 0]]
+
+
+def test_no_more_envs_of_the_calling_process_move_than_are_missing():
+    with envfleet.SerialVectorEnv([CounterEnv] * 8) as envs:
+        envs.reset()
+        for _ in range(50):  # they are quick, and would move together
+            envs.step([0] * 8, env_ids=range(8))
+        envs.send([0] * 8)
+        assert envs.recv(1).env_ids.tolist() == [0]
+        assert envs.recv(2).env_ids.tolist() == [1, 2]
+        assert envs.recv().env_ids.tolist() == [3, 4, 5, 6, 7]
+
+
+def test_those_that_have_waited_longest_come_first_in_the_calling_process_too():
+    """A time-out leaves what has moved ready: env 5, then one or two more."""
+    with envfleet.SerialVectorEnv([CounterEnv] * 6) as envs:
+        envs.reset()
+        envs.send([0], [5])
+        envs.send([0] * 3, [0, 1, 2])
+        for _ in range(2):
+            with pytest.raises(envfleet.WaitTimeout):
+                envs.recv(4, timeout=0)
+        assert envs.recv(max_envs=1).env_ids.tolist() == [5]
+        assert envs.recv().env_ids.tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.001])
