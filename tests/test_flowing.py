@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import envfleet
 from rollout_envs import ENGINES, MODES, SCRIPTS, Chooser, Formula, ScriptedEnv, fleet
+from waiting import wait_until
 
 WAYS = [{"overlap": True}, {"overlap": 3}, {"min_envs": 1}, {"min_envs": 3}]
 OURS = [name for name in ENGINES if name != "gymnasium"]
@@ -96,6 +97,44 @@ def test_slow_envs_hold_nobody_up_and_contribute_as_much():
     assert counts.partial > 0
     with envfleet.Collector(fleet(script=SCRIPTS["truncated"], count=4), Formula(), 10) as plain:
         same_rollouts(rollout, plain.collect())
+
+
+class Noting(ScriptedEnv):
+    """Leaves a file for every step."""
+
+    def __init__(self, folder, index):
+        super().__init__(SCRIPTS["never"], index)
+        self.folder = folder
+
+    def step(self, action):
+        answer = super().step(action)
+        (self.folder / f"{self.index}-{self.t}").touch()
+        return answer
+
+
+class Watching(Formula):
+    """Acts for one env once the other has made the step that it was sent before."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder, self.waits = folder, 0
+
+    def act(self, observations, deterministic=False):
+        ((index, _, t),) = observations.int().tolist()
+        other, steps = (0, t + 1) if index == 1 else (1, t)
+        if steps:
+            wait_until((self.folder / f"{other}-{steps}").exists)
+            self.waits += 1
+        return super().act(observations)
+
+
+def test_one_group_steps_while_the_agent_acts_for_the_other(tmp_path):
+    fns = [partial(Noting, tmp_path, index) for index in range(2)]
+    envs = envfleet.ProcessVectorEnv(fns, context="fork", workers=2)
+    agent = Watching(tmp_path)
+    with envfleet.Collector(envs, agent, 5, overlap=True) as collector:
+        collector.collect()
+    assert agent.waits == 9  # all but the first
 
 
 class Doubtful(Formula):

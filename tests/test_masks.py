@@ -479,19 +479,24 @@ def test_a_component_that_may_not_choose_is_named():
     assert rows.all()
 
 
-def test_masks_that_come_late_or_are_not_sent_are_refused():
+@pytest.mark.parametrize("way", WAYS[:3], ids=str)
+@pytest.mark.parametrize("mode", MODES)
+def test_masks_that_come_late_are_refused(mode, way):
     class Late(Picky):
         def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
             observation, _ = super().reset(seed=seed)
             self.mask[:] = True
             return observation, {}
 
-    envs = envfleet.SerialVectorEnv([Late], autoreset_mode="SameStep")
+    envs = envfleet.SerialVectorEnv([Late] * 2, autoreset_mode=mode)
     with (
-        envfleet.Collector(envs, policy_of(envs), 1) as collector,
+        envfleet.Collector(envs, policy_of(envs), 1, **way) as collector,
         pytest.raises(ValueError, match="with their steps but not with their resets"),
     ):
         collector.collect()
+
+
+def test_masks_of_a_fleet_that_does_not_send_infos_are_refused():
     silent = envfleet.SerialVectorEnv([Picky], autoreset_mode="SameStep", infos="final")
     with (
         envfleet.Collector(silent, policy_of(silent), 2) as collector,

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import envfleet
 from envfleet.testing import Fault, FaultEnv
 from fleet_envs import CounterEnv
-from waiting import gone
+from waiting import gone, wait_until
 
 Process = partial(envfleet.ProcessVectorEnv, context="fork")
 ENGINES = {
@@ -248,6 +248,16 @@ def test_rows_that_were_handed_out_stay_as_they_were(engine):
             np.testing.assert_array_equal(array, before)
 
 
+def test_a_batch_keeps_its_ids_whatever_becomes_of_those_asked_for(place):
+    with place([CounterEnv] * 4) as envs:
+        envs.reset()
+        envs.send([0] * 4)
+        asked = np.array([2, 0], dtype=np.intp)
+        batch = envs.recv(env_ids=asked)
+        asked[:] = 3
+        assert batch.env_ids.tolist() == [2, 0]
+
+
 def test_an_action_that_an_env_keeps_stays_as_it_was(engine):
     with engine([CounterEnv] * 4) as envs:
         envs.reset()
@@ -454,6 +464,61 @@ def test_envs_of_one_worker_are_told_of_one_by_one():
         assert envs.recv().rewards.tolist() == [2, 1]
 
 
+class GatedReset(CounterEnv):
+    """A reset, from the second on, waits for a file."""
+
+    def __init__(self, gate, length):
+        super().__init__(length=length)
+        self.gate = gate
+
+    def reset(self, **kwargs):
+        if self.resets:
+            wait_until(self.gate.exists)
+        return super().reset(**kwargs)
+
+
+def test_quick_steps_are_told_of_before_a_slow_autoreset_of_the_same_worker(tmp_path):
+    """Env 3's episode has ended: its next step is a reset."""
+    gate = tmp_path / "gate"
+    with Process([*[CounterEnv] * 3, partial(GatedReset, gate, 1)], workers=1) as envs:
+        envs.reset()
+        for _ in range(50):  # they are quick, and move together
+            envs.step([0] * 3, env_ids=[0, 1, 2])
+        envs.step([0], env_ids=[3])
+        envs.send([0] * 4)
+        try:
+            assert envs.recv(3, timeout=20).env_ids.tolist() == [0, 1, 2]
+        finally:
+            gate.touch()
+        batch = envs.recv()
+        assert batch.env_ids.tolist() == [3]
+        assert batch.observations.tolist() == [[2, 0]]
+
+
+def test_no_more_envs_of_the_calling_process_move_than_are_missing():
+    with envfleet.SerialVectorEnv([CounterEnv] * 8) as envs:
+        envs.reset()
+        for _ in range(50):  # they are quick, and would move together
+            envs.step([0] * 8, env_ids=range(8))
+        envs.send([0] * 8)
+        assert envs.recv(1).env_ids.tolist() == [0]
+        assert envs.recv(2).env_ids.tolist() == [1, 2]
+        assert envs.recv().env_ids.tolist() == [3, 4, 5, 6, 7]
+
+
+def test_those_that_have_waited_longest_come_first_in_the_calling_process_too():
+    """A time-out leaves what has moved ready: env 5, then one or two more."""
+    with envfleet.SerialVectorEnv([CounterEnv] * 6) as envs:
+        envs.reset()
+        envs.send([0], [5])
+        envs.send([0] * 3, [0, 1, 2])
+        for _ in range(2):
+            with pytest.raises(envfleet.WaitTimeout):
+                envs.recv(4, timeout=0)
+        assert envs.recv(max_envs=1).env_ids.tolist() == [5]
+        assert envs.recv().env_ids.tolist() == [0, 1, 2]
+
+
 @pytest.mark.parametrize("pause", [0.0, 0.001])
 def test_nobody_starves_behind_others_that_are_always_sent_again(place, pause):
     """With a pause the worker's envs are always ready, without one the caller's own are quicker."""
@@ -536,6 +601,73 @@ def test_flow_counts_what_was_received(place):
         again = envs.flow()
         assert again.batches == 0
         assert np.isnan(again.mean_batch)
+
+
+def test_a_call_for_some_envs_is_a_partial_batch_while_others_are_outstanding(place):
+    with place([CounterEnv] * 4) as envs:
+        envs.reset()
+        envs.step([0, 0], env_ids=[0, 1])
+        assert envs.flow().partial == 0
+        envs.send([0] * 3, [1, 2, 3])
+        envs.step([0], env_ids=[0])
+        envs.reset(env_ids=[0])
+        assert envs.flow().partial == 1
+        envs.recv()
+        assert envs.flow().partial == 0
+
+
+@pytest.mark.parametrize("engine", ["serial", "one worker"])
+def test_an_env_that_is_ready_waits_until_it_is_received(engine):
+    """Env 0 is ready before env 1 begins its step, which the caller waits for first."""
+    make = ENGINES["serial"] if engine == "serial" else partial(Process, workers=1)
+    with make([CounterEnv, partial(CounterEnv, sleep=0.2)]) as envs:
+        envs.reset()
+        begin = time.perf_counter()
+        envs.send([0, 0])
+        envs.recv(2)
+        end = time.perf_counter()
+        assert 0.2 / 2 <= envs.flow().ready_to_received <= end - begin
+
+
+def test_the_time_to_sent_on_is_the_callers_between_recv_and_send(place):
+    with place([CounterEnv] * 2) as envs:
+        envs.reset()
+        envs.send([0, 0])
+        begin = time.perf_counter()
+        envs.recv()
+        time.sleep(0.1)
+        envs.send([0], [0])
+        middle = time.perf_counter()
+        assert 0.1 <= envs.flow().received_to_sent <= middle - begin
+        time.sleep(0.1)
+        envs.send([0], [1])
+        assert 0.2 <= envs.flow().received_to_sent <= time.perf_counter() - begin
+
+
+@pytest.mark.parametrize("move", ["step", "reset"])
+def test_time_in_which_the_whole_fleet_moves_is_not_the_time_to_sent_on(place, move):
+    with place([CounterEnv] * 2) as envs:
+        envs.reset()
+        envs.send([0, 0])
+        envs.recv()
+        with pytest.raises(NoAsyncCallError):
+            envs.recv()
+        envs.step([0, 0]) if move == "step" else envs.reset()
+        envs.flow()
+        envs.send([0, 0])
+        assert np.isnan(envs.flow().received_to_sent)
+
+
+def test_time_in_which_an_env_fails_is_not_the_time_to_sent_on(place):
+    with place([partial(CounterEnv, fail_at=2), CounterEnv]) as envs:
+        envs.reset()
+        envs.step([0], env_ids=[0])
+        envs.send([0], [0])
+        with pytest.raises(ValueError, match="planned"):
+            envs.recv()
+        envs.flow()
+        envs.send_reset([0])
+        assert np.isnan(envs.flow().received_to_sent)
 
 
 @pytest.mark.parametrize("sleep", [0.0, 60.0])
@@ -621,6 +753,16 @@ def test_actions_and_options_that_cannot_be_pickled_move_nobody():
         assert len(envs.outstanding) == 0
         envs.send({"n": [0, 0], "say": ["a", "b"]})
         assert envs.recv().env_ids.tolist() == [0, 1]
+
+
+def test_after_a_reset_that_could_not_be_pickled_envs_step():
+    """Their actions are in memory, and workers wait for no message that was never sent."""
+    with Process([CounterEnv] * 2, workers=2) as envs:
+        envs.reset()
+        with pytest.raises(Exception, match="pickle"):
+            envs.send_reset(options=[None, {"memory": (i for i in ())}])
+        envs.send([0, 0])
+        assert envs.recv(timeout=30).rewards.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("kind", ["sigkill", "sigsegv", "exit"])

@@ -15,14 +15,21 @@ import sys
 import textwrap
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from gymnasium.error import ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
+from gymnasium.error import (
+    AlreadyPendingCallError,
+    ClosedEnvironmentError,
+    NoAsyncCallError,
+    ResetNeeded,
+)
 
 import envfleet
 from envfleet.testing import FaultEnv
+from waiting import wait_until
 
 ENVS = 6
 ALARMS = 250
@@ -262,6 +269,176 @@ def test_reset_takes_over_from_a_wait_that_was_interrupted():
             alarms.off()
         assert fleet.reset()[0][:, 1].tolist() == [0, 0]
         assert fleet.step([1, 1])[0][:, 1].tolist() == [1, 1]
+
+
+class Gated(FaultEnv):
+    """Its step, or its reset from the second on, says that it has begun and waits to be let go."""
+
+    def __init__(self, folder, method):
+        super().__init__()
+        self.folder, self.method, self.resets = folder, method, 0
+
+    def _wait(self, method):
+        if method == self.method:
+            (self.folder / f"begun-{os.getpid()}").touch()
+            wait_until((self.folder / "go").exists)
+
+    def reset(self, **kwargs):
+        self.resets += 1
+        if self.resets > 1:
+            self._wait("reset")
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        self._wait("step")
+        return super().step(action)
+
+
+@pytest.fixture(params=["step", "reset"])
+def left_by_an_alarm(request, tmp_path):
+    """A fleet of which an alarm has ended a call for envs 2 and 0, each in its own worker."""
+
+    def ring(*_):
+        if len(list(tmp_path.glob("begun-*"))) == 2:
+            raise Alarm
+
+    fns = [partial(Gated, tmp_path, request.param)] * 4
+    with envfleet.ProcessVectorEnv(fns, context="fork", workers=4) as fleet:
+        fleet.reset(seed=1)
+        with Alarms(random.Random(6), handler=ring) as alarms:
+            with pytest.raises(Alarm):  # noqa: PT012 - it comes while the envs wait
+                alarms.soon()
+                if request.param == "step":
+                    fleet.step([1, 1], env_ids=[2, 0])
+                else:
+                    fleet.reset(env_ids=[2, 0])
+            alarms.off()
+        assert fleet.outstanding.tolist() == [0, 2]
+        (tmp_path / "go").touch()
+        yield fleet
+
+
+def test_a_reset_takes_over_from_a_call_for_some_envs(left_by_an_alarm):
+    fleet = left_by_an_alarm
+    assert fleet.reset()[0][:, 1].tolist() == [0] * 4
+    assert fleet.step([1] * 4)[0][:, 1].tolist() == [1] * 4
+
+
+def test_a_reset_of_these_envs_takes_over_too(left_by_an_alarm):
+    fleet = left_by_an_alarm
+    assert fleet.reset(env_ids=[0, 1])[0][:, 1].tolist() == [0, 0]
+    assert fleet.outstanding.tolist() == [2]
+    assert fleet.reset(env_ids=[2])[0][:, 1].tolist() == [0]
+    assert fleet.step([1] * 4)[0][:, 1].tolist() == [1] * 4
+
+
+def test_what_such_a_call_asked_may_be_received(left_by_an_alarm):
+    fleet = left_by_an_alarm
+    for refused in (lambda: fleet.step([1], env_ids=[2]), lambda: fleet.send_reset([2])):
+        with pytest.raises(AlreadyPendingCallError, match=r"envs 2 are outstanding: .*Reset them"):
+            refused()
+    assert fleet.recv().env_ids.tolist() == [0, 2]
+    fleet.send([1], [0])
+    for refused in (fleet.reset, lambda: fleet.reset(env_ids=[0])):
+        with pytest.raises(AlreadyPendingCallError, match="envs 0 are outstanding: `send`"):
+            refused()
+    assert fleet.recv().env_ids.tolist() == [0]
+
+
+def test_a_reset_takes_nothing_over_where_send_has_asked_one_of_the_envs(left_by_an_alarm):
+    fleet = left_by_an_alarm
+    fleet.send([1], [1])
+    for refused in (fleet.reset, lambda: fleet.reset(env_ids=[2, 1])):
+        with pytest.raises(AlreadyPendingCallError, match="`send` has asked"):
+            refused()
+    assert fleet.recv().env_ids.tolist() == [0, 1, 2]
+
+
+def fleet_that_rings(engine):
+    """Four envs, the last two in the calling process; env 2 rings in its step."""
+
+    class Ringing(FaultEnv):
+        def step(self, action):
+            signal.raise_signal(signal.SIGALRM)
+            return super().step(action)
+
+    fns = [FaultEnv, FaultEnv, Ringing, FaultEnv]
+    if engine == "serial":
+        return envfleet.SerialVectorEnv(fns)
+    return envfleet.ProcessVectorEnv(fns, context="fork", workers=2, caller_steps=True)
+
+
+@pytest.mark.parametrize("call", ["step", "recv"])
+@pytest.mark.parametrize("engine", ["serial", "caller"])
+def test_the_env_that_was_interrupted_is_the_one_that_is_named(engine, call):
+    """Of those in the calling process; its neighbour, asked with it, has yet to move."""
+    with fleet_that_rings(engine) as fleet, Alarms(random.Random(1)) as alarms:
+        fleet.reset()
+        alarms.is_on = True
+        with pytest.raises(Alarm):  # noqa: PT012
+            if call == "step":
+                fleet.step([1, 1], env_ids=[3, 2])
+            else:
+                fleet.send([1, 1], [3, 2])
+                fleet.recv()
+        alarms.off()
+        with pytest.raises(ResetNeeded, match="envs 2 were interrupted"):
+            fleet.step([1], env_ids=[0])
+        assert fleet.outstanding.tolist() == [3]
+        with pytest.raises(ResetNeeded, match="envs 2 were interrupted"):
+            fleet.send([1], [2])
+        if call == "recv":
+            fleet.recv()
+        assert fleet.reset(env_ids=[2, 3])[0][:, 1].tolist() == [0, 0]
+        assert fleet.step([1] * 4)[0][:, 1].tolist() == [1] * 4
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("engine", ["serial", "caller"])
+def test_a_reset_takes_over_from_a_call_whose_env_was_interrupted(engine, whole):
+    with fleet_that_rings(engine) as fleet, Alarms(random.Random(1)) as alarms:
+        fleet.reset()
+        alarms.is_on = True
+        with pytest.raises(Alarm):
+            fleet.step([1] * 3, env_ids=[3, 2, 0])
+        alarms.off()
+        fleet.reset() if whole else fleet.reset(env_ids=[0, 2, 3])
+        assert fleet.step([1] * 4)[0][:, 1].tolist() == [1] * 4
+
+
+@pytest.mark.parametrize("options", ["plain", "caller", "pipes"])
+def test_a_reset_takes_over_at_whatever_moment_the_alarm_came(options):
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    build = partial(
+        envfleet.ProcessVectorEnv, [small] * ENVS, context="fork", workers=3, **OPTIONS[options]
+    )
+    fleet = build()
+    try:
+        fleet.reset()
+        with Alarms(rng) as alarms:
+            for attempt in range(100):
+                some = rng.sample(range(ENVS), rng.randint(1, ENVS))
+                with contextlib.suppress(Alarm):
+                    alarms.soon()
+                    while True:
+                        fleet.step([1] * len(some), env_ids=some)
+                        fleet.reset(env_ids=some)
+                alarms.off()
+                try:
+                    fleet.reset(env_ids=some) if attempt % 2 else fleet.reset()
+                    observations, *_, infos = fleet.step([1] * len(some), env_ids=some)
+                    assert observations[:, 1].tolist() == [1] * len(some)
+                    assert infos["count"].tolist() == [1] * len(some)
+                    fleet.reset()
+                except envfleet.FleetBroken as error:
+                    assert "cut a message" in str(error)  # noqa: PT017
+                    fleet.close(timeout=10)
+                    fleet = build()
+                    fleet.reset()
+    finally:
+        fleet.close(timeout=10)
 
 
 @pytest.mark.parametrize("env", [small, pytest.param(large, marks=pytest.mark.full)])

@@ -420,6 +420,7 @@ class Collector:
             rows.as_ready(ask, self._min_envs)
         elif self._groups is not None:
             rows.in_groups(ask, self._groups)
+        self._refuse_late_masks(rows.infos)
         self.seconds["env"] += time.perf_counter() - start - rows.asking
         self.seconds["policy"] += rows.asking
         self._now = buffers.arrays[-1]

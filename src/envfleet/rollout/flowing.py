@@ -131,6 +131,8 @@ class FlowingRows:
         ]
         self._finals: list[tuple[int, int, Tree]] = []
         self.reports: list[tuple[int, Episode]] = []
+        self.infos: dict[str, Any] = {}
+        """What steps have told, the last value by key."""
         self.asking = 0.0
         """Seconds that the agent took."""
 
@@ -209,6 +211,7 @@ class FlowingRows:
                 f"infos of a step are a dict, got a {type(infos).__name__}: build the fleet with "
                 "info_format='columns'."
             )
+        self.infos.update(infos)
         terminated, truncated, valid = self._flags
         self._buffers.rewards[place] = batch.rewards[which]
         terminated[place] = batch.terminations[which]

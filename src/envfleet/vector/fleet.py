@@ -50,7 +50,8 @@ class Fleet(PartialBatches[ObsType, ActType], Generic[ObsType, ActType]):
     ) -> tuple[ObsType, dict[str, Any]]:
         """Reset all envs, or those of ``options["reset_mask"]``, or those of ``env_ids``.
 
-        After a time-out it waits for the late envs first and drops what they answer.
+        After a time-out, or an interrupt of ``step`` or ``reset``, it waits for the late envs first
+        and drops what they answer.
 
         Args:
             seed: env ``i`` gets ``seed + i``, or its entry of a list with one per env.
@@ -64,6 +65,8 @@ class Fleet(PartialBatches[ObsType, ActType], Generic[ObsType, ActType]):
         try:
             if env_ids is not None:
                 return self._reset_some(env_ids, seed, options)
+            if self._call.abandoned:
+                self._take_over()
             self.reset_async(seed=seed, options=options)
             return self.reset_wait()
         except Exception as error:  # noqa: BLE001 - raised again
@@ -82,7 +85,8 @@ class Fleet(PartialBatches[ObsType, ActType], Generic[ObsType, ActType]):
         """
         self._assert_is_running()
         seeds = env_seeds(seed, self.num_envs)
-        if not self._call.is_late or self._call.flow.is_active:
+        is_flowing = self._call.flow.is_active and self._is_flowing()
+        if is_flowing or not self._call.is_late:
             # Gymnasium's text has no full stop here, and has one everywhere else.
             self._call.refuse_another("reset_async", end="")
         plan = plan_reset(seeds, options, self.num_envs)
@@ -149,7 +153,7 @@ class Fleet(PartialBatches[ObsType, ActType], Generic[ObsType, ActType]):
             self._assert_is_open()
         call, structure, views = self._call, self._action_structure, self._results.views
         call.check()
-        if call.kind is not _IDLE or (call.flow.is_active and call.flow.count()):
+        if call.kind is not _IDLE or (call.flow.is_active and self._is_flowing()):
             call.refuse_another("step_async")
         columns = action_columns(structure, actions, self.num_envs)
         if call.interrupted:

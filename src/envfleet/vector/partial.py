@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, SupportsIndex, cast
 
 import numpy as np
@@ -49,6 +49,8 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
     """
 
     _traffic: Traffic | None = None
+    _latest: Ids | None = None
+    """The envs that were asked last: this array is theirs alone."""
 
     @property
     def outstanding(self) -> NDArray[np.intp]:
@@ -58,7 +60,7 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
         return self._call.flow.outstanding()
 
     def flow(self) -> FlowCounts:
-        """Counts of what ``recv`` received since the last call; a guide to ``min_envs``."""
+        """Counts of what was received since the last call; a guide to ``min_envs``."""
         self._assert_is_open()
         return self._counted().take()
 
@@ -118,6 +120,9 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
                 next(places)[ids] = column
             else:
                 loose.append(column)
+        if call.abandoned:
+            call.abandoned.difference_update(ids.tolist())
+        self._latest = ids
         call.flow.send(ids, loose)
         self._counted().sent(ids)
 
@@ -131,6 +136,8 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
         self._has_been_reset = True
         if call.mender is not None:
             call.mender.history.note_seeds(plan)
+        call.abandoned.difference_update(ids.tolist())
+        self._latest = ids
         call.flow.send(ids, plan=plan)
         call.interrupted.difference_update(ids.tolist())
         self._counted().sent(ids)
@@ -243,10 +250,7 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
             try:
                 ready = flow.wait(wanted, deadline, among)
             except WorkerDied as death:
-                self._pool.check_open()
-                if call.mender is None:
-                    raise
-                call.mender.replace_in_flow(death, flow)
+                self._replace(death)
                 continue
             if not flow.arrivals.failures:
                 return ready
@@ -262,6 +266,13 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
                     raise_first(list(failures.values()))
                 self._mend(env, failure, flow)
 
+    def _replace(self, death: WorkerDied) -> None:
+        """Replace a worker that died, where that is wanted, or raise its death."""
+        self._pool.check_open()
+        if self._call.mender is None:
+            raise death
+        self._call.mender.replace_in_flow(death, self._call.flow)
+
     def _mend(self, env: int, failure: Any, flow: Flow) -> None:
         """Replace an env that raised, or its worker where it died of that."""
         mender = self._call.mender
@@ -273,21 +284,26 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
             if self._pool.is_broken:
                 mender.replace_in_flow(death, flow)
         except Exception:
-            flow.drop(np.array([env]))  # it stays as it is, and waits for a reset
+            self._drop(np.array([env]))  # it stays as it is, and waits for a reset
             raise
 
     def _raise_failures(self, ids: Ids) -> None:
         """Raise what of these envs cannot be read here; they are not outstanding any more."""
         failures = {env: f for env, f in self._call.flow.failures().items() if env in ids}
         if failures:
-            self._call.flow.drop(np.array(list(failures)))
+            self._drop(np.array(list(failures)))
             raise_first(list(failures.values()))
 
     def _give_up(self, ids: Ids) -> None:
         """Envs whose call has failed are not outstanding any more; what they showed is kept."""
         flow = self._call.flow
         self._results.of_envs(ids, flow.arrivals.told)
-        flow.drop(ids)
+        self._drop(ids)
+
+    def _drop(self, ids: Ids) -> None:
+        """These envs are not outstanding any more, and were not received."""
+        self._call.flow.drop(ids)
+        self._counted().forget(ids)
 
     def _receive(self, ids: Ids, outstanding: int) -> Batch:
         """Hand the rows of envs that are ready over."""
@@ -307,12 +323,23 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
         flow.received[ids] = numbers
         return batch
 
-    def _refuse_torn(self) -> None:
-        """Say once which envs an interrupt has left somewhere between two steps."""
+    def _refuse_torn(self, but: Collection[int] = ()) -> None:
+        """Say once which envs, but for these, an interrupt has left somewhere between two steps."""
         torn = self._call.flow.torn()
         if torn:
             self._call.interrupted.update(torn)
-            refuse_interrupted(torn, "The others flow on.")
+            self._counted().forget(np.array(torn))
+            if told := [env for env in torn if env not in but]:
+                refuse_interrupted(told, "The others flow on.")
+
+    def _is_flowing(self) -> bool:
+        """Whether an env is outstanding. If none is, the fleet is about to move as one."""
+        flow = self._call.flow
+        flow.deliver()
+        flow.is_active = flow.count() > 0
+        if not flow.is_active:
+            self._counted().forget()
+        return flow.is_active
 
     def _counted(self) -> Traffic:
         if self._traffic is None:
@@ -323,18 +350,55 @@ class PartialBatches(EnvCalls[ObsType, ActType], Generic[ObsType, ActType]):
 
     def _step_some(self, actions: Any, env_ids: EnvIds) -> Any:
         ids = checked_ids(env_ids, self.num_envs)
-        self._send_step(actions, ids, "step")
-        return self._answers(ids)[1:]
+        if self._call.flow.is_turning:
+            self._assert_is_running()
+            self._refuse_torn()
+        try:
+            self._send_step(actions, ids, "step")
+            return self._answers(ids)[1:]
+        except BaseException:
+            self._abandon(ids)
+            raise
 
     def _reset_some(self, env_ids: EnvIds, seed: Any, options: Any) -> tuple[ObsType, Any]:
         ids = checked_ids(env_ids, self.num_envs)
-        self._send_reset(ids, seed, options, "reset")
-        batch = self._answers(ids)
+        self._take_over(ids)
+        try:
+            self._send_reset(ids, seed, options, "reset")
+            batch = self._answers(ids)
+        except BaseException:
+            self._abandon(ids)
+            raise
         return cast("ObsType", batch.observations), batch.infos
 
     def _answers(self, ids: Ids) -> Batch:
         """What these envs answer, in their order, as soon as all of them have."""
-        if self._call.flow.is_turning:
-            self._refuse_torn()
         self._await(len(ids), _NEVER, among=ids, all_or_none=True)
-        return self._receive(ids, len(ids))
+        return self._receive(ids, self._call.flow.count())
+
+    def _abandon(self, ids: Ids) -> None:
+        """Nobody waits for these envs any more, if it was this call that asked them."""
+        if self._latest is ids:
+            self._call.abandoned.update(ids.tolist())
+
+    def _take_over(self, ids: Ids | None = None) -> None:
+        """Give envs up, before a reset of these or of all, that interrupted calls have left.
+
+        Waits until they have answered. Does nothing if ``send`` has asked one of those to reset.
+        """
+        self._assert_is_running()
+        call, flow = self._call, self._call.flow
+        if flow.is_turning:
+            self._refuse_torn(but=range(self.num_envs) if ids is None else {*call.abandoned, *ids})
+        if not call.abandoned:
+            return
+        flow.deliver()
+        late = flow.busy(ids)
+        if not len(late) or not call.abandoned.issuperset(late.tolist()):
+            return
+        while len(flow.ready(late)) < len(late):
+            try:
+                flow.wait(len(late), _NEVER, late)
+            except WorkerDied as death:
+                self._replace(death)
+        self._give_up(late)

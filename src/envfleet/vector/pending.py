@@ -50,6 +50,9 @@ class PendingCall:
         self.is_late = False
         self.interrupted: set[int] = set()
         """Envs that an interrupt may have left a step ahead of others; they wait for a reset."""
+        self.abandoned: set[int] = set()
+        """Envs whose ``step`` or ``reset`` of some envs an interrupt has ended. Those of them that
+        are outstanding may be received, and are given up by ``reset``."""
         self.mender: Mender | None = None
         self.results: Results
         self._moves_envs = False
@@ -89,10 +92,16 @@ class PendingCall:
                 self.flow.deliver()
             busy = self.flow.busy(env_ids)
             if len(busy):
+                reason = (
+                    "an exception from a signal handler has ended the call that asked them. Reset "
+                    "them, or `recv` what they answer"
+                    if self.abandoned.issuperset(busy.tolist())
+                    else "`send` has asked them and `recv` has not received them yet. Receive them "
+                    "first"
+                )
                 raise AlreadyPendingCallError(
                     f"Calling `{method}` while envs {name_envs(busy.tolist())} are outstanding: "
-                    "`send` has asked them and `recv` has not received them yet. Receive them "
-                    "first; envs that are not outstanding may be asked by their `env_ids`.",
+                    f"{reason}; envs that are not outstanding may be asked by their `env_ids`.",
                     "recv",
                 )
         if self.kind is not _IDLE:

@@ -10,7 +10,11 @@ from numpy.typing import NDArray
 
 
 class FlowCounts(NamedTuple):
-    """What ``recv`` has received in a span of time; means are NaN where there was nothing."""
+    """What was received in a span of time; means are NaN where there was nothing.
+
+    A ``step`` or ``reset`` of some envs (``env_ids``) is a ``send`` and a ``recv``; those of the
+    whole fleet do not count.
+    """
 
     batches: int
     mean_batch: float
@@ -21,7 +25,8 @@ class FlowCounts(NamedTuple):
     """Seconds that an env waited from its answer to ``recv``, on average: what a larger
     ``min_envs`` costs."""
     received_to_sent: float
-    """Seconds from ``recv`` to the next ``send``, on average: the policy's share."""
+    """Seconds from ``recv`` to the next ``send``, on average: the policy's share. Envs that moved
+    with the whole fleet in between, or were not received, do not count."""
     env_steps: NDArray[np.int64]
     """Answers received, per env; resets included."""
 
@@ -49,7 +54,7 @@ class Traffic:
         """These envs were sent."""
         now, received = time.perf_counter(), self._received_at[ids]
         total = float(np.add.reduce(received))
-        if total != total:  # noqa: PLR0124 - NaN: one was never received before
+        if total != total:  # noqa: PLR0124 - NaN: there is nothing it follows on
             received = received[~np.isnan(received)]
             total = float(np.add.reduce(received))
         self._held += now * len(received) - total
@@ -66,6 +71,10 @@ class Traffic:
         self._waited += now * len(ids) - float(np.add.reduce(ready[ids]))
         self._steps[ids] += 1
         self._received_at[ids] = now
+
+    def forget(self, ids: NDArray[np.intp] | None = None) -> None:
+        """What these envs, or all, are sent next does not follow on what was received last."""
+        self._received_at[... if ids is None else ids] = np.nan
 
     def take(self) -> FlowCounts:
         """What was counted; begins anew."""

@@ -342,8 +342,9 @@ class WorkerShard(Shard):
 
     def prepare_ask(self, ask: Ask) -> bytes:
         """The ask's bytes."""
-        self._asks += 1
-        return encode_ask(ask, self._asks, by_reference=self._by_reference)
+        # One that is never sent, since another cannot be pickled or an interrupt came, counts for
+        # nothing: the worker would wait for it.
+        return encode_ask(ask, self._asks + 1, by_reference=self._by_reference)
 
     def ask(self, prepared: bytes | None = None) -> None:
         """Send an ask, or say that rows have been asked.
@@ -356,6 +357,7 @@ class WorkerShard(Shard):
         try:
             if prepared is not None:
                 self._wire.send(prepared)
+                self._asks = serial_of(prepared)
             if self._signals is not None and self._signals.ask(self._asks):
                 self._wire.send(LOOK)
         except OSError as error:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def checked_ids(env_ids: Any, num_envs: int) -> NDArray[np.intp]:
-    """The envs that ``env_ids`` names, in its order; None is all of them.
+    """The envs that ``env_ids`` names, in its order and a new array; None is all of them.
 
     Raises:
         TypeError: it is no sequence of integers.
@@ -18,7 +18,8 @@ def checked_ids(env_ids: Any, num_envs: int) -> NDArray[np.intp]:
     """
     if env_ids is None:
         return np.arange(num_envs)
-    if not isinstance(env_ids, np.ndarray):
+    is_own = not isinstance(env_ids, np.ndarray)
+    if is_own:
         env_ids = np.array([operator.index(env) for env in env_ids], dtype=np.intp)
     if env_ids.ndim != 1 or env_ids.dtype.kind not in "iu":
         raise TypeError(
@@ -26,14 +27,14 @@ def checked_ids(env_ids: Any, num_envs: int) -> NDArray[np.intp]:
             f"{env_ids.shape} and dtype {env_ids.dtype}"
         )
     listed = env_ids.tolist()
-    named = set(listed)
-    if listed and (min(named) < 0 or max(named) >= num_envs):
+    ordered = sorted(listed)  # quicker than min() and max()
+    if ordered and (ordered[0] < 0 or ordered[-1] >= num_envs):
         wrong = [env for env in listed if not 0 <= env < num_envs]
         raise ValueError(f"env_ids {wrong} are not among the envs 0 to {num_envs - 1}")
-    if len(named) != len(listed):
+    if len(named := set(listed)) != len(listed):
         twice = sorted(env for env in named if listed.count(env) > 1)
         raise ValueError(f"env_ids name envs {twice} more than once")
-    ids: NDArray[np.intp] = env_ids.astype(np.intp, copy=False)
+    ids: NDArray[np.intp] = env_ids if is_own else env_ids.astype(np.intp)
     return ids
 
 

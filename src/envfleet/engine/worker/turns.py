@@ -126,6 +126,8 @@ class Turns:
         """The envs of which an interrupt leaves it open what they did; told once."""
         torn, self._moving = self._moving, []
         self._remove(torn)
+        for i in torn:
+            self._errands.pop(i, None)  # or its next step would be this reset
         return [self._first + i for i in torn]
 
     def _remove(self, rows: list[int]) -> None:
