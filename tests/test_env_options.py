@@ -62,6 +62,7 @@ def build(
         ("plan=None", None),
         ("mode=hard", "hard"),
         ("guess=8", 8),
+        ("guess=8.5", 8.5),
         ("anything=[1.5]", [1.5]),
         ("anything=word", "word"),
         ('rules=["x"]', ["x"]),

@@ -157,7 +157,8 @@ def _parameters(build: Callable[..., Any]) -> tuple[dict[str, Any], bool]:
             continue
         types_of[name] = hints.get(name, Any)
         if name not in hints and parameter.default not in (None, inspect.Parameter.empty):
-            types_of[name] = type(parameter.default)
+            kind = type(parameter.default)
+            types_of[name] = int | float if kind is int else kind  # "gravity=10" may well be 9.8
     return types_of, takes_any
 
 
