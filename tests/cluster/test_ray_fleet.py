@@ -257,7 +257,11 @@ def test_a_ray_that_the_program_began_after_ours_stays():
     program = (
         "import ray, envfleet\n"
         "one = envfleet.make('CartPole-v1', 1, backend='ray', address='local', start_timeout=60)\n"
+        "one.reset()\n"
         "ray.shutdown()\n"
+        "try: one.step([0])\n"
+        "except envfleet.WorkerDied as error: print(error.__notes__)\n"
+        "print(ray.is_initialized())\n"
         "ray.init(address='local', num_cpus=1, logging_level='error')\n"
         "one.close()\n"
         "print(ray.is_initialized())\n"
@@ -265,7 +269,8 @@ def test_a_ray_that_the_program_began_after_ours_stays():
     output = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
     ).stdout
-    assert output == "True\n"
+    note = ["Ray: this program has left the cluster that it ran on"]
+    assert output == f"{note}\nFalse\nTrue\n"
 
 
 @pytest.mark.full

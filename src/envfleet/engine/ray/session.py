@@ -61,13 +61,16 @@ class RaySession:
                 ray.init(address=address, logging_level=logging.WARNING)
                 _ours = _session_of(ray)
             _holds += 1
+            self._joined = _session_of(ray)
         self._ray = ray
         self._is_closed = False
 
     @property
     def is_connected(self) -> bool:
-        """Whether Ray can still be asked; at the end of a program it may be gone before us."""
-        return not self._is_closed and bool(self._ray.is_initialized())
+        """Whether the same Ray can still be asked; the program may have shut it down."""
+        if self._is_closed or not self._ray.is_initialized():
+            return False
+        return _session_of(self._ray) == self._joined
 
     def close(self) -> None:
         """Give the hold back; once."""
@@ -75,11 +78,11 @@ class RaySession:
         with _lock:
             if self._is_closed:
                 return
-            self._is_closed = True
+            is_connected, self._is_closed = self.is_connected, True
             _holds -= 1
             if _holds == 0 and _ours is not None:
                 # The program may have shut it down, and begun another one, by itself.
-                if self._ray.is_initialized() and _session_of(self._ray) == _ours:
+                if is_connected and self._joined == _ours:
                     self._ray.shutdown()
                 _ours = None
 
@@ -87,8 +90,9 @@ class RaySession:
 def _session_of(ray: Any) -> str:
     """What tells this program's connection from an earlier or later one."""
     if ray.util.client.ray.is_connected():
-        return "client"  # it has no worker of its own
-    return str(ray.get_runtime_context().get_worker_id())
+        return "client"  # which asks the cluster for each of these
+    context = ray.get_runtime_context()
+    return f"{context.gcs_address} {context.get_job_id()}"
 
 
 def _refuse_another(ray: Any, address: str | None) -> None:

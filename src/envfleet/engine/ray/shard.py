@@ -84,6 +84,7 @@ class RayShard(Shard):
         actor: Any,
         job: bytes,
         *,
+        is_reachable: Callable[[], bool],
         kill: Callable[[], None],
         let_go: Callable[[], None],
     ) -> None:
@@ -93,6 +94,7 @@ class RayShard(Shard):
         """The actor's node, as far as it is known."""
         self.pid: int | None = None
         self._actor = actor
+        self._is_reachable = is_reachable
         self._kill = kill
         self._let_go = let_go
         self._bell = _Bell()
@@ -108,7 +110,7 @@ class RayShard(Shard):
         self._arrivals: Arrivals | None = None
         self._own: Views | None = None
         """Its rows of the caller's."""
-        self._call(actor.build.remote(job), 0)
+        self._call(0, actor.build, job)
 
     # Asking
 
@@ -136,7 +138,7 @@ class RayShard(Shard):
         flags = [own.terminated, own.truncated, own.failed]
         terms = dumps(arena.terms, by_reference=False)
         self._begin(number, None)
-        self._call(self._actor.attach.remote(terms, flags, own.rewards), number)
+        self._call(number, self._actor.attach, terms, flags, own.rewards)
 
     @property
     def is_ready(self) -> bool:
@@ -152,14 +154,16 @@ class RayShard(Shard):
         own = self._own
         actions = own.actions if own is not None and isinstance(command, Step) else []
         self._begin(number, command)
-        self._call(self._actor.obey.remote(encode_number(number) + body, actions), number)
+        self._call(number, self._actor.obey, encode_number(number) + body, actions)
 
     def _begin(self, number: int, command: Command | None) -> None:
         self._sent, self._in_flight = command, number
         self._state = _State.BUSY
 
-    def _call(self, reference: Any, number: int | None) -> None:
-        answer = reference.future()
+    def _call(self, number: int | None, method: Any, *args: Any) -> None:
+        if not self._is_reachable():  # Ray would start, or ask, another cluster
+            raise self._died(ConnectionError("this program has left the cluster that it ran on"))
+        answer = method.remote(*args).future()
         self._calls.append(_Call(answer, number))
         answer.add_done_callback(self._bell.ring)
 
@@ -235,7 +239,7 @@ class RayShard(Shard):
         report = Report(turned.env_ids, turned.numbers, time.perf_counter(), outcome)
         self._arrivals.take(report, self.place)
         if not turned.is_last and not self.is_over:
-            self._call(self._actor.turn.remote(), None)
+            self._call(None, self._actor.turn)
 
     def _write(self, rows: Rows, picked: Any) -> None:
         """Write rows where the caller sees them; in the calls' order none is older than another."""
@@ -297,7 +301,7 @@ class RayShard(Shard):
     def ask(self, prepared: tuple[bytes, list[Array]] | None = None) -> None:
         """Send an ask."""
         if prepared is not None and not self.is_over:
-            self._call(self._actor.ask.remote(*prepared), None)
+            self._call(None, self._actor.ask, *prepared)
 
     @property
     def owes_reports(self) -> bool:

@@ -205,6 +205,7 @@ class RayStarter:
                     envs,
                     actor,
                     pickled,
+                    is_reachable=lambda: self._session.is_connected,
                     kill=lambda: self._places.kill(actor),
                     let_go=self._let_go,
                 )
