@@ -110,6 +110,11 @@ def test_blocks_that_are_not_run_are_known():
 
 
 def run_program(program, text, *options):
+    """Run the blocks of a page, which are programs of their own to a reader, as one.
+
+    One OpenMP thread: torch's would wait from one block to the next, and a fleet that is built then
+    warns of forking where `make` chooses processes, as it may on a busy machine.
+    """
     program.write_text(text)
     return subprocess.run(
         [sys.executable, *options, str(program)],
@@ -117,7 +122,7 @@ def run_program(program, text, *options):
         text=True,
         check=False,
         cwd=program.parent,
-        env={**os.environ, "WANDB_SILENT": "true"},
+        env={**os.environ, "WANDB_SILENT": "true", "OMP_NUM_THREADS": "1"},
         timeout=300,
     )
 
