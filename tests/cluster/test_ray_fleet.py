@@ -222,6 +222,13 @@ def test_a_ray_client_address_gets_a_warning_with_the_reason(monkeypatch):
         RaySession("test", "ray://127.0.0.1:1")
 
 
+def output_of(program):
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+    )
+    return done.stdout
+
+
 def test_without_ray_one_is_told_what_to_install():
     program = (
         "import sys; sys.modules['ray'] = None\n"
@@ -229,10 +236,7 @@ def test_without_ray_one_is_told_what_to_install():
         "try: envfleet.make('CartPole-v1', 2, backend='ray')\n"
         "except ImportError as error: print(error)\n"
     )
-    output = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout
-    assert output == "RayVectorEnv needs Ray: pip install 'envfleet[ray]'.\n"
+    assert output_of(program) == "RayVectorEnv needs Ray: pip install 'envfleet[ray]'.\n"
 
 
 @pytest.mark.full
@@ -246,10 +250,7 @@ def test_a_ray_that_we_started_is_shut_down_by_us():
         "two.close()\n"
         "print(ray.is_initialized())\n"
     )
-    output = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
-    ).stdout
-    assert output == "True\nFalse\n"
+    assert output_of(program) == "True\nFalse\n"
 
 
 @pytest.mark.full
@@ -266,11 +267,8 @@ def test_a_ray_that_the_program_began_after_ours_stays():
         "one.close()\n"
         "print(ray.is_initialized())\n"
     )
-    output = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
-    ).stdout
     note = ["Ray: this program has left the cluster that it ran on"]
-    assert output == f"{note}\nFalse\nTrue\n"
+    assert output_of(program) == f"{note}\nFalse\nTrue\n"
 
 
 @pytest.mark.full
