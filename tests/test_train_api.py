@@ -23,7 +23,7 @@ from envfleet.training.envs import UnknownEnvError
 from envfleet.training.folder import RunRecord
 from envfleet.training.loading import TrainedPolicy
 from envfleet.training.policy import Policy
-from envfleet.training.progress import LineProgress
+from envfleet.training.progress import LineProgress, Progress
 from envfleet.training.trainer import Run
 from envfleet.training.trust import UntrustedError
 from train_envs import OnUpdate
@@ -395,6 +395,19 @@ def test_ctrl_c_saves_and_is_raised(tmp_path):
     with Run.resume(tmp_path / "CartPole-v1/a") as run:
         assert run.updates >= 3
         assert run.train()
+
+
+def test_ctrl_c_before_the_training_leaves_no_checkpoint(tmp_path):
+    class Interrupted(Progress):
+        def __enter__(self):  # no handler is there yet
+            signal.raise_signal(signal.SIGINT)
+
+    place = tmp_path / "a"
+    with Run.start(place, CONFIG) as run, pytest.raises(KeyboardInterrupt):
+        run.train(Interrupted())
+    assert not (place / "checkpoints").exists()
+    with Run.resume(place) as run:
+        assert run.steps == 0
 
 
 def test_a_run_that_ends_in_an_exception_has_a_report_too(tmp_path):

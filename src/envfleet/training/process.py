@@ -30,13 +30,16 @@ class GentleSignals:
     """
 
     came: int | None = None
-    is_in_charge = False
     _last: int | None = None
 
-    def __enter__(self) -> Self:
+    def __init__(self) -> None:
+        # Known from here on, for an interrupt may come before there is a handler.
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        self.is_in_charge = in_main_thread and not in_notebook()
         self._before: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread() and not in_notebook():
-            self.is_in_charge = True
+
+    def __enter__(self) -> Self:
+        if self.is_in_charge:
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._note)
         return self

@@ -252,7 +252,7 @@ class Run:
             raise
         except (KeyboardInterrupt, SystemExit) as error:
             if signals.is_in_charge or isinstance(error, SystemExit):
-                self._is_abandoned = True  # it is the second one, which waits for nothing
+                self._is_abandoned = True  # the second, or one before the start: no waiting
             else:
                 self._save_after(error)
             raise
