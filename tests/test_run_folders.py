@@ -453,7 +453,7 @@ DAMAGED_FOR_ALL = {
     "no step": (edit_state(lambda state: state.pop("step")), "no 'step'"),
     "a pickle": (
         lambda run: edit_checkpoint(run, "state.pt", exploit),
-        "cannot be read (UnpicklingError",
+        "cannot be used (UnpicklingError",
     ),
 }
 DAMAGED_FOR_RESUME = {

@@ -67,7 +67,7 @@ def test_values_that_mean_nothing_are_refused(options, text):
 def test_atari_is_preprocessed_as_in_the_published_results(env_id):
     config = preset(env_id, "zoo", continuous=False, image=True)
     assert config.clip_range == 0.1
-    with build_fleet(env_id, 2, backend="serial", on_failure="raise") as envs:
+    with build_fleet(env_id, 2, backend="serial") as envs:
         assert envs.single_observation_space == spaces.Box(0, 255, (4, 84, 84), np.uint8)
         sticky = [env.ale.getFloat("repeat_action_probability") for env in envs.envs]
         assert sticky == [0.0 if "NoFrameskip" in env_id else 0.25] * 2
@@ -75,7 +75,7 @@ def test_atari_is_preprocessed_as_in_the_published_results(env_id):
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "train_envs:Crashing"])
 def test_only_the_recorded_env_is_built_to_render(env_id):
-    with build_fleet(env_id, 3, backend="process", on_failure="raise", rendered=1) as envs:
+    with build_fleet(env_id, 3, backend="process", rendered=1) as envs:
         assert envs.get_attr("render_mode") == ("rgb_array", None, None)
         assert envs.render_mode == "rgb_array"
 
@@ -91,7 +91,7 @@ class Sampler:
 def test_scores_of_atari_are_of_games_although_rewards_are_signs_and_episodes_lives():
     # It pays 50 for each thing that is caught, and has three lives.
     torch.manual_seed(0)
-    with build_fleet("ALE/Asterix-v5", 2, backend="serial", on_failure="raise") as envs:
+    with build_fleet("ALE/Asterix-v5", 2, backend="serial") as envs:
         collector = envfleet.Collector(envs, Sampler(), steps=400, seed=0)
         rollout = collector.collect()
         games = collector.statistics.rollout_episodes
@@ -451,14 +451,14 @@ def test_a_checkpoint_that_was_cut_short_is_named_and_the_one_before_can_be_used
     with pytest.raises(checkpoints.CheckpointError, match=f"take {found[-2].name} instead"):
         checkpoints.load(found[-1])
     assert checkpoints.load(found[-2]).step > 0
-    with pytest.raises(checkpoints.CheckpointError, match="cannot be read"):
+    with pytest.raises(checkpoints.CheckpointError, match="cannot be used"):
         Run.resume(tmp_path)
     with Run.resume(tmp_path, checkpoint=found[-2].name) as run:
         assert checkpoints.list_checkpoints(tmp_path / "checkpoints")[-1] == found[-2]
         assert run.train()
     assert checkpoints.load(found[-1]).step == 6016  # whole again
     (found[-1] / "state.pt").write_text("{}")
-    with pytest.raises(checkpoints.CheckpointError, match="cannot be read"):
+    with pytest.raises(checkpoints.CheckpointError, match="cannot be used"):
         checkpoints.load(found[-1])
     with pytest.raises(checkpoints.CheckpointError, match="has no checkpoint 'step_1'; there are"):
         Run.resume(tmp_path, checkpoint="step_1")

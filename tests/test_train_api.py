@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -17,6 +18,7 @@ from gymnasium import spaces
 
 import envfleet
 from envfleet.rollout import progress as bars
+from envfleet.testing import Fault, FaultEnv
 from envfleet.training import checkpoint as checkpoints
 from envfleet.training.config import RunOptions, TrainConfig
 from envfleet.training.envs import UnknownEnvError
@@ -419,6 +421,41 @@ def test_a_run_that_ends_in_an_exception_has_a_report_too(tmp_path):
     with pytest.raises(ZeroDivisionError):
         envfleet.train("CartPole-v1", run_dir=tmp_path, name="a", callbacks=[Bug()], **SMALL)
     assert (tmp_path / "CartPole-v1/a/report.html").exists()
+
+
+@pytest.fixture
+def hanging(tmp_path):
+    """Builds envs of which one hangs, once, in its fiftieth step."""
+    fault = Fault("hang", at=50, once=str(tmp_path / "has hung"))
+    return partial(FaultEnv, {"step": fault}, length=10)
+
+
+SOON = SMALL | {"backend": "process", "step_timeout": 3.0}
+
+
+def test_an_env_that_hangs_is_replaced(tmp_path, hanging):
+    result = envfleet.train(hanging, run_dir=tmp_path, on_failure="restart", **SOON)
+    assert result.is_finished
+    restarts = [row["restarts"] for row in rows(result.folder)]
+    assert (restarts[0], restarts[-1]) == (0.0, 1.0)
+
+
+def test_an_env_that_hangs_ends_the_run_with_what_was_learnt(tmp_path, hanging):
+    with pytest.raises(envfleet.WorkerDied, match=r"no answer within 3\.0 s"):
+        envfleet.train(hanging, run_dir=tmp_path, name="a", **SOON)
+    (folder,) = tmp_path.glob("*/a")
+    (saved,) = checkpoints.list_checkpoints(folder / "checkpoints")
+    assert saved.name == "step_000000000064"
+
+
+def test_with_a_time_out_no_env_runs_in_the_callers_process(tmp_path):
+    words = SMALL | {"backend": "auto", "eval_every": 5, "eval_episodes": 2}
+    result = envfleet.train("CartPole-v1", run_dir=tmp_path, step_timeout=60.0, **words)
+    assert result.is_finished
+    plan = json.loads((result.folder / "plan.json").read_text())
+    assert (plan["backend"], plan["caller_steps"]) == ("process", False)
+    with pytest.raises(ValueError, match="backend='serial': it runs envs in this process"):
+        envfleet.train("CartPole-v1", run_dir=tmp_path, step_timeout=60.0, **SMALL)
 
 
 @pytest.fixture

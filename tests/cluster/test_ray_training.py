@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import math
+from functools import partial
 
 import pytest
 
 import envfleet
+from envfleet.testing import Fault, FaultEnv
+from envfleet.training.checkpoint import CheckpointError
 from envfleet.training.trainer import Run
 
 pytestmark = [pytest.mark.ray, pytest.mark.full, pytest.mark.usefixtures("local_ray")]
@@ -58,12 +61,54 @@ def test_a_run_with_two_actors_resumes_exactly(tmp_path):
     assert math.isfinite(float(metrics(whole.folder)[-1]["loss/policy_loss"]))
 
 
+NO_PRESET = WORDS | {"preset": None}
+
+
+def failing(kind, tmp_path):
+    """Builds envs of which one fails, once, in its fiftieth step."""
+    fault = Fault(kind, at=50, once=str(tmp_path / "has failed"))
+    return partial(FaultEnv, {"step": fault}, length=10)
+
+
+@pytest.mark.parametrize("kind", ["raise", "hang"])
+def test_an_env_that_fails_in_an_actor_is_replaced(tmp_path, kind):
+    result = envfleet.train(
+        failing(kind, tmp_path),
+        total_steps=768,
+        run_dir=tmp_path,
+        actors=2,
+        on_failure="restart",
+        step_timeout=3.0,
+        **NO_PRESET,
+    )
+    rows = metrics(result.folder)
+    assert result.is_finished
+    assert (rows[0]["restarts"], rows[-1]["restarts"]) == ("0.0", "1.0")
+
+
+def test_a_run_with_a_deadline_goes_on_without_an_actor_that_hangs(tmp_path):
+    env = failing("hang", tmp_path)
+    words = {"actors": 2, "actor_deadline": 1.0, "checkpoint_every": 1, "keep": 100}
+    result = envfleet.train(env, total_steps=512, run_dir=tmp_path, **words, **NO_PRESET)
+    assert result.is_finished
+    dropped = [float(row["actors/dropped"]) for row in metrics(result.folder)]
+    # The second rollout and all after it have the other actor's 64 steps.
+    assert dropped == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    with pytest.raises(CheckpointError, match=r"cannot be used \(6 rollouts came too late"):
+        envfleet.resume(result.folder, env=env, total_steps=1024)
+    first = result.folder / "checkpoints/step_000000000128"
+    with Run.resume(result.folder, env=env, checkpoint=first.name) as run:
+        assert run.steps == 128
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
         ({"actors": 3}, "num_envs=4 must be a multiple of actors=3"),
         ({"ray": "auto"}, "say how many actors"),
         ({"actors": 2, "record_every": 100}, "records envs of this machine"),
+        ({"actor_deadline": 1.0}, "actor_deadline is about Ray actors"),
+        ({"actors": 2, "actor_deadline": 0}, "actor_deadline must be above 0, got 0"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(tmp_path, words, text):

@@ -109,7 +109,7 @@ def make_collector(setup: CollectorSetup) -> RolloutSource:
             config.num_envs,
             backend=options.backend,
             address=options.ray,
-            on_failure=options.on_failure,
+            faults=options.fault_options,
             rendered=0 if setup.recorder is None else 1,  # its env 0
             changes=EnvOptions.of(config),
         )

@@ -28,7 +28,7 @@ POLICY, STATE, SUMS = "policy.safetensors", "state.pt", "SHA256SUMS"
 
 
 class CheckpointError(EnvfleetError):
-    """A checkpoint cannot be read; the text says which one to take instead."""
+    """A checkpoint cannot be used; the text says which one to take instead."""
 
 
 @dataclass
@@ -184,7 +184,7 @@ def usable(path: Path) -> Iterator[None]:
             why = f"it has no {error}"
         elif not isinstance(error, ValueError):
             why = f"{type(error).__name__}: {why}"
-        raise CheckpointError(f"the checkpoint {path} cannot be read ({why}); {hint}.") from error
+        raise CheckpointError(f"the checkpoint {path} cannot be used ({why}); {hint}.") from error
 
 
 def load_policy(policy: nn.Module, saved: Mapping[str, Tensor]) -> None:

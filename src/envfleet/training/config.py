@@ -110,7 +110,7 @@ class RunOptions:
 
     With the same seed it learns the same whatever ``backend`` (but for "native", whose random
     numbers differ), ``keep`` and the video options are. ``checkpoint_every``, ``eval_every``,
-    ``min_envs``, ``actors`` and ``device`` affect it.
+    ``min_envs``, ``actors``, ``actor_deadline`` and ``device`` affect it.
     """
 
     backend: str = "auto"
@@ -118,6 +118,9 @@ class RunOptions:
     own batched implementation, with other random numbers), or your own engine."""
     on_failure: Literal["raise", "restart"] = "raise"
     """What to do when an env raises or a worker dies."""
+    step_timeout: float | None = None
+    """Seconds after which a worker that has not finished its step counts as dead; by default an env
+    may take as long as it likes."""
     device: str = "auto"
     """cpu, cuda, or auto: a GPU for images, if there is one, else the CPU."""
     checkpoint_every: int | None = None
@@ -145,6 +148,9 @@ class RunOptions:
     """End the run when the mean return of the last 100 episodes reaches this."""
     actors: int = 0
     """Number of Ray actors that share the envs and collect with copies of the policy; 0: no Ray."""
+    actor_deadline: float | None = None
+    """Seconds after which an update goes on without the actors that are late; a run that has done
+    so cannot be resumed. By default all are waited for."""
     ray: str | None = None
     """Address of the Ray cluster for actors, or for backend ray: host:port, auto (one running on
     this machine) or local (a new one); by default an existing one, else a new one."""
@@ -162,6 +168,11 @@ class RunOptions:
             _check(value is None or value >= 1, name, value, "at least 1")
         for name in ("record_every", "actors"):
             _check(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        for name in ("step_timeout", "actor_deadline"):
+            value = getattr(self, name)
+            _check(value is None or 0 < value < math.inf, name, value, "above 0")
+        if self.actor_deadline is not None and not self.actors:
+            raise ValueError("actor_deadline is about Ray actors: say how many, or leave it out.")
         if self.min_envs is not None and self.actors:
             raise ValueError("min_envs is for a fleet on this machine: leave out actors, or it.")
         if self.actors and self.backend == "ray":
@@ -173,6 +184,16 @@ class RunOptions:
             )
         fine = 0 < self.video_scale < math.inf
         _check(fine, "video_scale", self.video_scale, "above 0")
+
+    @property
+    def fault_options(self) -> dict[str, Any]:
+        """What an engine with workers is told about envs that fail or hang; often nothing."""
+        told: dict[str, Any] = {}
+        if self.on_failure == "restart":  # a crash loop is more than one a second
+            told |= {"on_failure": "restart", "restarts": (60, 60.0)}
+        if self.step_timeout is not None:
+            told["step_timeout"] = self.step_timeout
+        return told
 
 
 _NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}

@@ -6,7 +6,7 @@ import contextlib
 import difflib
 import importlib
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import ModuleType
 from typing import Any, cast
@@ -134,8 +134,7 @@ def kind_of(env: Any, changes: EnvOptions = UNCHANGED) -> dict[str, bool]:
     ``env`` is what ``build_fleet`` takes, or a fleet. Arguments and wrappers may change the answer.
     """
     if not isinstance(env, VectorEnv):
-        words: Any = {"backend": "serial", "on_failure": "raise", "changes": changes}
-        with build_fleet(env, 1, **words) as envs:
+        with build_fleet(env, 1, backend="serial", changes=changes) as envs:
             return kind_of(envs)
     return {
         "continuous": isinstance(env.single_action_space, gymnasium.spaces.Box),
@@ -148,16 +147,16 @@ def build_fleet(
     num_envs: int,
     *,
     backend: str,
-    on_failure: str,
+    faults: Mapping[str, Any] | None = None,
     rendered: int = 0,
     changes: EnvOptions = UNCHANGED,
     address: str | None = None,
 ) -> Any:
     """A fleet to train or evaluate in, of an id, a spec or a function that builds an env.
 
-    ``changes`` has the env's arguments and wrappers, and the info in which ``action_masks()`` are
-    sent; ``address`` is that of the cluster for backend "ray". The first ``rendered`` envs can
-    render.
+    ``faults`` are a run's ``fault_options``; with any, no env runs in this process. ``changes`` has
+    the env's arguments and wrappers, and the info in which ``action_masks()`` are sent; ``address``
+    is that of the cluster for backend "ray". The first ``rendered`` envs can render.
 
     An Atari game is an ``AtariEnv`` as it is by default, seen as (4, 84, 84): lives are episodes
     for the learner, and statistics are of games and their scores. Observations are the fleet's own
@@ -168,10 +167,9 @@ def build_fleet(
     """
     name = env.id if isinstance(env, EnvSpec) else env
     env = find_env(env) if isinstance(env, str) else env
-    restart = on_failure == "restart"
     if backend == "native":
         extra: Any = {"render_mode": "rgb_array"} if rendered else {}
-        return _native_fleet(env, num_envs, changes, isolate=restart, extra=extra)
+        return _native_fleet(env, num_envs, changes, isolate=bool(faults), extra=extra)
     if is_atari(env) and isinstance(name, str):
         env = partial(AtariEnv, name, channels_first=True)
     env = with_kwargs(env, changes.env_kwargs)
@@ -180,11 +178,10 @@ def build_fleet(
         num_envs,
         backend=backend,
         autoreset_mode="SameStep",
-        isolate=restart,
+        isolate=bool(faults),
         copy=False,
         wrappers=changes.wrapping(find_wrapper),
-        # A crash loop is more than one a second.
-        vector_kwargs={"on_failure": "restart", "restarts": (60, 60.0)} if restart else None,
+        vector_kwargs=dict(faults or {}),
         **({"address": address} if address is not None and backend == "ray" else {}),
     )
 
@@ -220,4 +217,4 @@ def one_rendered(
     env: str | EnvSpec | Callable[..., gymnasium.Env[Any, Any]], changes: EnvOptions = UNCHANGED
 ) -> Any:
     """One env that renders, in a process of its own."""
-    return build_fleet(env, 1, backend="process", on_failure="raise", rendered=1, changes=changes)
+    return build_fleet(env, 1, backend="process", rendered=1, changes=changes)

@@ -32,7 +32,7 @@ class Evaluation:
         self._seed = config.seed
         self._episodes = options.eval_episodes
         self._num_envs = min(config.num_envs, options.eval_episodes)
-        self._on_failure = options.on_failure
+        self._faults = options.fault_options
         self._changes = EnvOptions.of(config)
         self._envs: Any = None
 
@@ -42,8 +42,8 @@ class Evaluation:
             self._envs = build_fleet(
                 self._env,
                 self._num_envs,
-                backend="process" if self._on_failure == "restart" else "serial",
-                on_failure=self._on_failure,
+                backend="process" if self._faults else "serial",
+                faults=self._faults,
                 changes=self._changes,
             )
         seed = int(np.random.SeedSequence([self._seed, step, 1]).generate_state(1)[0]) >> 1

@@ -81,10 +81,13 @@ class Randomness(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A rollout, and where the generators are after it."""
+    """A rollout, and what there is to know after it."""
 
     part: Part
     randomness: Randomness
+    """Where the generators are."""
+    restarts: int
+    """Workers that the fleet has replaced since it was built."""
 
 
 class RolloutActor:
@@ -128,7 +131,8 @@ class RolloutActor:
                 envs.seed_globals(for_globals)
             collector.reset(seed=seed)
         part = part_of(collector.collect(), collector.finished)
-        return Delivery(part, Randomness.of(collector.agent))
+        restarts = int(getattr(collector.envs, "restart_count", 0))
+        return Delivery(part, Randomness.of(collector.agent), restarts)
 
     def close(self) -> None:
         """Close the fleet."""

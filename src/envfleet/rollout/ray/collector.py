@@ -73,6 +73,10 @@ class _Seat:
     """Whether its envs have yet to be reset."""
     node: str = "not known yet"
     pid: int | None = None
+    fleet_restarts: int = 0
+    """Workers replaced within its fleet, and within those of the actors before it."""
+    earlier_restarts: int = 0
+    """Those of the actors before it."""
 
 
 class RayCollector:
@@ -327,6 +331,7 @@ class RayCollector:
                 if self._on_loss == "drop":
                     lost.add(seat.index)
                 return
+            seat.fleet_restarts = seat.earlier_restarts + Delivery(*told).restarts
             if is_current:
                 arrived[seat.index] = told
                 return
@@ -391,6 +396,7 @@ class RayCollector:
             )
             raise death
         seat.generation += 1
+        seat.earlier_restarts = seat.fleet_restarts
         _log.warning("%s Restart %d.", death.what, self._budget.spent)
         self._start(seat)
 
@@ -413,8 +419,8 @@ class RayCollector:
 
     @property
     def restart_count(self) -> int:
-        """Number of actors replaced so far."""
-        return self._budget.spent
+        """Number of actors replaced so far, and of workers within their fleets."""
+        return self._budget.spent + sum(seat.fleet_restarts for seat in self._seats)
 
     def metrics(self) -> dict[str, float]:
         """Number of late actors and of dropped rollouts so far, if the options allow any."""
