@@ -457,6 +457,7 @@ DISCRETE, TWO_PAIRS = spaces.Discrete(5), spaces.MultiDiscrete([2, 2])
         (DISCRETE, 2, 1, "0 rows for 2 observations"),
         (TWO_PAIRS, None, ([1, 1], [0, 0]), "forbids every action of component 1"),
         (TWO_PAIRS, None, ([1, 1],), "4 times 0 or 1"),
+        (TWO_PAIRS, None, ([1, 1, 1], [1]), "4 times 0 or 1"),
         # A mask per component, each for all observations: rows are those of observations.
         (TWO_PAIRS, 2, (np.ones((2, 2)), np.ones((2, 2))), r"of shape \(2, 2\).* 4 times"),
     ],

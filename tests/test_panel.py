@@ -74,6 +74,14 @@ def test_partial_batches_say_how_often_late_envs_are_left_out():
 
 
 @pytest.mark.pure
+def test_actors_that_are_late_are_counted():
+    late = {"actors/late": 1.0, "actors/dropped": 6.0}
+    assert "2 restarts · 1 actor late, 6 rollouts dropped" in shown(
+        state_of(metrics=METRICS | late), 80
+    )
+
+
+@pytest.mark.pure
 def test_a_wide_terminal_has_fewer_lines():
     assert len(shown(state_of(), 200).splitlines()) < len(shown(state_of(), 80).splitlines())
 

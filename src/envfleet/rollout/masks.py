@@ -37,7 +37,7 @@ class ActionMasks:
     def __init__(self, space: Space[Any], key: str) -> None:
         self.key = key
         self._space = space
-        counts = _counts(space)
+        self._counts = counts = _counts(space)
         self.width = sum(counts)
         self._starts = np.cumsum([0, *counts[:-1]])
 
@@ -188,8 +188,11 @@ class ActionMasks:
         """One mask as a row; ``name`` is how errors begin."""
         try:
             parts = told if isinstance(told, (tuple, list)) else [told]
-            mask = np.concatenate([np.ravel(part) for part in parts])
+            flat = [np.ravel(part) for part in parts]
+            mask = np.concatenate(flat)
             fits = mask.shape == (self.width,) and bool(((mask == 0) | (mask == 1)).all())
+            if len(flat) == len(self._counts):  # one per component
+                fits &= [part.size for part in flat] == self._counts
         except (TypeError, ValueError):
             fits = False
         if not fits:

@@ -254,6 +254,10 @@ def _details(state: RunState, width: int) -> RenderableType:
             late = state.metrics.get("flow/partial", math.nan)
             text.append(f" · {state.metrics['flow/mean_batch']:.1f} envs at a time", "default")
             text.append("" if math.isnan(late) else f", {late:.0%} without late envs", "default")
+        if "actors/late" in state.metrics:
+            late, dropped = (int(state.metrics[f"actors/{key}"]) for key in ("late", "dropped"))
+            words = f" · {late} actor{'s' * (late != 1)} late, {dropped} rollouts dropped"
+            text.append(words, "yellow" if late else "default")
         grid.add_row("fleet", text)
     if state.last_message:
         grid.add_row("said", Text(state.last_message, "yellow", no_wrap=True, overflow="ellipsis"))
