@@ -88,13 +88,13 @@ def test_an_env_that_fails_in_an_actor_is_replaced(tmp_path, kind):
 
 def test_a_run_with_a_deadline_goes_on_without_an_actor_that_hangs(tmp_path):
     env = failing("hang", tmp_path)
-    words = {"actors": 2, "actor_deadline": 1.0, "checkpoint_every": 1, "keep": 100}
-    result = envfleet.train(env, total_steps=512, run_dir=tmp_path, **words, **NO_PRESET)
+    words = {"actors": 2, "actor_deadline": 3.0, "checkpoint_every": 1, "keep": 100}
+    result = envfleet.train(env, total_steps=256, run_dir=tmp_path, **words, **NO_PRESET)
     assert result.is_finished
     dropped = [float(row["actors/dropped"]) for row in metrics(result.folder)]
-    # The second rollout and all after it have the other actor's 64 steps.
-    assert dropped == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-    with pytest.raises(CheckpointError, match=r"cannot be used \(6 rollouts came too late"):
+    # The second and the third rollout have the other actor's 64 steps.
+    assert dropped == [0.0, 1.0, 2.0]
+    with pytest.raises(CheckpointError, match=r"cannot be used \(2 rollouts came too late"):
         envfleet.resume(result.folder, env=env, total_steps=1024)
     first = result.folder / "checkpoints/step_000000000128"
     with Run.resume(result.folder, env=env, checkpoint=first.name) as run:
