@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -63,6 +65,26 @@ def test_a_process_that_stays_is_found():
     with pytest.raises(AssertionError, match="process"), assert_no_leaks(patience=0.1):
         kept.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
     kept[0].communicate()
+
+
+def test_a_thread_that_stays_is_found_and_a_librarys_own_is_not():
+    over, seen = threading.Event(), threading.Event()
+
+    def work():
+        threading.current_thread()  # from here on Python knows of it
+        seen.set()
+        over.wait()
+
+    try:
+        with assert_no_leaks(patience=0.1):
+            _thread.start_new_thread(work, ())  # as C code does that calls Python
+            seen.wait()
+        thread = threading.Thread(target=over.wait)
+        with pytest.raises(AssertionError, match="1 threads"), assert_no_leaks(patience=0.1):
+            thread.start()
+    finally:
+        over.set()
+    thread.join()
 
 
 def test_shared_memory_that_nobody_uses_is_found_and_that_of_others_is_theirs():

@@ -19,8 +19,10 @@ import ray
 import torch
 
 import envfleet
+from clusters import stored_bytes
 from envfleet import Collector, RayCollector
 from envfleet.rollout.nested import tree_leaves
+from envfleet.testing import SpaceEnv
 from fleet_envs import CounterEnv
 from rollout_envs import WeightAgent
 from waiting import wait_until
@@ -312,6 +314,21 @@ def test_a_spent_budget_is_an_error_that_names_node_and_envs(build):
 def collect_until_it_raises(collector):
     for _ in range(1000):
         collector.collect()
+
+
+@pytest.mark.full
+def test_a_thousand_rounds_leave_the_object_store_as_it_was(build):
+    long = gym.spaces.Box(0, 1, (4000,), np.float32)  # 10 steps of 2 of them go through the store
+    env = partial(SpaceEnv, long, gym.spaces.Discrete(2), 50)
+    collector = build(env, WeightAgent(noise=0.0, discrete=True), actors=1)
+    for _ in range(50):
+        collector.collect()
+    early = stored_bytes()
+    for _ in range(1000):
+        collector.collect()
+    assert stored_bytes() <= early + 20 * 10 * 2 * 4000 * 4
+    collector.close()
+    wait_until(lambda: stored_bytes() == 0)
 
 
 @pytest.mark.full

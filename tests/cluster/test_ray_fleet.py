@@ -17,6 +17,7 @@ import ray
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import envfleet
+from clusters import stored_bytes
 from envfleet.engine.ray.session import RaySession
 from envfleet.testing import SpaceEnv, assert_same, compare
 from fleet_envs import CounterEnv, EchoEnv
@@ -301,18 +302,13 @@ def test_a_thousand_steps_of_images_leave_the_object_store_as_it_was(build):
     fns = [partial(SpaceEnv, image, gym.spaces.Discrete(2), 50)] * 16
     fleet = build(fns)
     fleet.reset(seed=1)
-
-    def used():
-        whole, free = ray.cluster_resources(), ray.available_resources()
-        return whole["object_store_memory"] - free.get("object_store_memory", 0)
-
     for _ in range(100):
         fleet.step(np.zeros(16, int))
-    early = used()
+    early = stored_bytes()
     for _ in range(1000):
         fleet.step(np.zeros(16, int))
-    assert used() <= early + 20 * 16 * 84 * 84 * 4
+    assert stored_bytes() <= early + 20 * 16 * 84 * 84 * 4
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fleet.close()
-    wait_until(lambda: used() == 0)
+    wait_until(lambda: stored_bytes() == 0)

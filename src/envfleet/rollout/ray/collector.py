@@ -10,6 +10,7 @@ collects one rollout; what has come in time is one rollout. An actor is
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import time
@@ -459,6 +460,7 @@ class RayCollector:
         self._closed = True
         try:
             if self._session.is_connected and hasattr(self, "_places"):
+                self._hear_the_rest()
                 idle = [s for s in self._seats if s.is_built and s.pending is None]
                 closing = [seat.actor.close.remote() for seat in idle]
                 if closing:
@@ -469,6 +471,14 @@ class RayCollector:
                 self._places.close()
         finally:
             self._session.close()
+
+    def _hear_the_rest(self) -> None:
+        """Take what has been answered, or Ray prints the errors that nobody has asked for."""
+        pending = [seat.pending for seat in self._seats if seat.pending is not None]
+        answers = self._ray.wait(pending, num_returns=len(pending), timeout=0)[0] if pending else ()
+        for answer in answers:
+            with contextlib.suppress(Exception):
+                self._ray.get(answer)
 
     def __enter__(self) -> Self:
         return self
