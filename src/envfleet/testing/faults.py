@@ -43,9 +43,10 @@ class Fault:
     def fire(self) -> None:
         """Fail, if this fault has not fired before."""
         if self.once is not None:
-            if Path(self.once).exists():
+            try:
+                Path(self.once).touch(exist_ok=False)  # of several envs at the same time, one fires
+            except FileExistsError:
                 return
-            Path(self.once).touch()
         FAULTS[self.kind]()
 
 
