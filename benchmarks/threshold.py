@@ -96,7 +96,7 @@ class Watch:
 def ours(env_id: str, seed: int, limit: float) -> Watch:
     """``--preset fast`` on a fleet."""
     config = replace(preset(env_id, "fast"), seed=seed)
-    envs = build_fleet(env_id, 20, backend="serial", on_failure="raise")
+    envs = build_fleet(env_id, 20, backend="serial")
     watch: Watch
 
     class Look:

@@ -54,9 +54,7 @@ def ours(config: TrainConfig, options: RunOptions | None = None) -> Result:
             run.train()
             seconds = time.perf_counter() - start
             policy = run.policy
-        with build_fleet(
-            config.env_id, config.num_envs, backend="serial", on_failure="raise"
-        ) as envs:
+        with build_fleet(config.env_id, config.num_envs, backend="serial") as envs:
             result = evaluate(policy, envs, 20, seed=1000 + config.seed)
         return Result(seconds, run.steps, result.mean)
 
