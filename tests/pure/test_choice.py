@@ -203,9 +203,10 @@ def test_looking_stops_where_it_is_usually_in_vain_and_a_pause_does_not_matter()
 class Machine:
     """A clock, a thread that waits for its core for a share of the time, and who uses 2 cores."""
 
-    def __init__(self, waits=0.0, others=0.0, delay=1e-3):
+    def __init__(self, waits=0.0, others=0.0, delay=1e-3, relatives=0.0):
         self.waits, self.others, self.delay = waits, others, delay
-        self.now = self.waited = self.idle = self.ours = 0.0
+        self.relatives = relatives  # of the others, those of the same program
+        self.now = self.waited = self.idle = self.ours = self.family = 0.0
         self.contention = Contention(
             [None, None], clock=lambda: self.now, turns=self.turns, books=self.books
         )
@@ -213,14 +214,16 @@ class Machine:
     def turns(self):
         return Turns(self.now - self.waited, self.waited, round(self.waited / self.delay))
 
-    def books(self, _):
-        return Books(self.now, self.idle, self.ours, round(self.now / 1e-3))
+    def books(self, _, *, family):
+        whole = self.family if family else 0.0
+        return Books(self.now, self.idle, self.ours, round(self.now / 1e-3), whole)
 
     def run(self, seconds):
         for _ in range(round(seconds / 0.005)):
             self.now += 0.005
             self.waited += 0.005 * self.waits
             self.ours += 0.005 * 0.2
+            self.family += 0.005 * (0.2 + self.relatives)
             self.idle += 0.005 * (1.8 - self.others)
             held_up = self.contention.check()
         return held_up
@@ -267,6 +270,16 @@ def test_a_word_is_said_once_where_it_lasts(caplog):
     machine.run(5.0)
     assert [record.getMessage() for record in caplog.records] == [machine.contention.notice]
     assert "about 1.5 of 2 cores" in machine.contention.notice
+
+
+def test_other_processes_of_the_same_program_hold_it_up_without_a_word(caplog):
+    machine = Machine(waits=0.5, others=1.5, relatives=1.2)
+    assert machine.run(6.0)
+    assert not machine.contention.notice
+    assert not caplog.records
+    machine.relatives = 0.7
+    machine.run(6.0)
+    assert "about 0.8 of 2 cores" in machine.contention.notice
 
 
 def test_without_the_systems_word_there_is_no_verdict():

@@ -9,7 +9,8 @@ once.
        ▲            │           │
        └────────────┴───────────┘         only the fleet's own processes, or a learner's threads, do
 
-The caller judges for the whole fleet. A fleet that stays held up says so once.
+The caller judges for the whole fleet. A fleet that stays held up by other programs says so once;
+processes of its own program, such as a video's encoder, are no news.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from envfleet.engine.cores import usable_cores
 from envfleet.engine.process.shard import WorkerShard
 from envfleet.engine.rules.choice import advise
 from envfleet.engine.rules.neighbours import NOBODY, neighbours
-from envfleet.engine.scheduler import Turns, idle_time, turns_of
+from envfleet.engine.scheduler import Turns, family_time, idle_time, turns_of
 from envfleet.engine.shard import Shard
 
 GLANCE, LONGEST_GLANCE = 0.1, 1.6
@@ -51,6 +52,19 @@ class Books(NamedTuple):
     ours: float
     """Of this process and the workers."""
     commands: int
+    family: float = 0.0
+    """Of all processes of this program; 0 if nobody wants to know."""
+
+
+class Finding(NamedTuple):
+    """What the books say of some time."""
+
+    others: float
+    """Processes that are not the fleet's."""
+    strangers: float
+    """Those that are not of this program either."""
+    work: float
+    """Seconds that one command made the fleet compute."""
 
 
 def is_delayed(wall: float, before: Turns | None, after: Turns | None) -> bool:
@@ -84,7 +98,7 @@ class Contention:
         *,
         clock: Callable[[], float] = time.perf_counter,
         turns: Callable[[], Turns | None] = turns_of,
-        books: Callable[[Sequence[Shard]], Books | None] | None = None,
+        books: Callable[..., Books | None] | None = None,
     ) -> None:
         self.notice = ""
         """What was said."""
@@ -102,12 +116,12 @@ class Contention:
 
     def _judge(self, now: float, *, paused: bool) -> None:
         if self._state is _State.HELD_UP:
-            others, work = self._others()
+            others, strangers, work = self._find()
             if others < NOBODY:
                 self._begin(_State.LOOKING, GLANCE)
             else:
-                if not self.notice and work > 0.0 and not paused:
-                    self.notice = advise(others, work, len(self._shards), usable_cores())
+                if not self.notice and strangers >= NOBODY and work > 0.0 and not paused:
+                    self.notice = advise(strangers, work, len(self._shards), usable_cores())
                     _log.warning("%s", self.notice)
                 self._begin(_State.HELD_UP, HOLD)
             return
@@ -117,35 +131,43 @@ class Contention:
             self._begin(_State.LOOKING, GLANCE)
         elif self._state is _State.LOOKING:
             self._begin(_State.DOUBTING, DOUBT)
-        elif self._others()[0] >= NOBODY:
+        elif self._find().others >= NOBODY:
             self._begin(_State.HELD_UP, HOLD)
         else:
             self._glance = min(2 * self._glance, LONGEST_GLANCE)
             self._begin(_State.LOOKING, self._glance)
 
-    def _others(self) -> tuple[float, float]:
-        """Processes of others since the last verdict, and what one command made ours compute."""
-        before, after = self._books, self._read(self._shards)
+    def _find(self) -> Finding:
+        """What has been since the last verdict."""
+        before, after = self._books, self._look()
         if before is None or after is None:
-            return 0.0, 0.0
-        passed, idle, ours, commands = (b - a for a, b in zip(before, after, strict=True))
-        others = neighbours(usable_cores(), passed, ours, None, idle)
-        return others, ours / commands if commands > 0 else 0.0
+            return Finding(0.0, 0.0, 0.0)
+        passed, idle, ours, commands, family = (b - a for a, b in zip(before, after, strict=True))
+        others, strangers = (
+            neighbours(usable_cores(), passed, cpu, None, idle) for cpu in (ours, max(ours, family))
+        )
+        return Finding(others, strangers, ours / commands if commands > 0 else 0.0)
+
+    def _look(self) -> Books | None:
+        """The family takes a moment, and is of interest only where something may be said."""
+        may_say = self._state is _State.HELD_UP and not self.notice
+        return self._read(self._shards, family=may_say)
 
     def _begin(self, state: _State, seconds: float) -> None:
         self._state = state
         self._before = self._turns()
-        self._books = None if state is _State.LOOKING else self._read(self._shards)
+        self._books = None if state is _State.LOOKING else self._look()
         self._since = self._clock()
         self._due = self._since + seconds
 
 
-def read_books(shards: Sequence[Shard]) -> Books | None:
-    """The books of a fleet; None where the system does not keep them."""
+def read_books(shards: Sequence[Shard], *, family: bool = False) -> Books | None:
+    """The books of a fleet, with ``family`` if asked; None where the system does not keep them."""
     idle, workers = idle_time(), [shard for shard in shards if isinstance(shard, WorkerShard)]
     if idle is None or not workers:
         return None
     used = resource.getrusage(resource.RUSAGE_SELF)
     ours = used.ru_utime + used.ru_stime
     ours += sum(turns.ran for worker in workers if (turns := turns_of(worker.pid)))
-    return Books(time.perf_counter(), idle, ours, workers[0].commands)
+    whole = family_time() if family else None
+    return Books(time.perf_counter(), idle, ours, workers[0].commands, whole or 0.0)
