@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from typing import Any, Self
 
 import gymnasium
@@ -30,7 +30,6 @@ CELLS = {
     "cartpole-64": ("CartPole-v1", 64),
     "lander-16": ("LunarLander-v3", 16),
 }
-LOOP = "while True: pass"
 SYNC, ASYNC = "Gymnasium sync", "Gymnasium async"
 
 
@@ -107,23 +106,10 @@ class Seat:
         self._process.communicate()
 
 
-@contextlib.contextmanager
-def busy_loops(count: int, *, apart: bool) -> Iterator[None]:
-    """Keep so many cores busy."""
-    loops = [
-        subprocess.Popen([sys.executable, "-c", LOOP], start_new_session=apart)
-        for _ in range(count)
-    ]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
-
-
 def measure(cell: str, busy: int, asked: argparse.Namespace) -> None:
     """Print the rows of one cell."""
+    from envfleet.bench.neighbours import busy_loops  # not for Gymnasium's seats
+
     rates: dict[str, list[float]] = {engine: [] for engine in asked.engines}
     with busy_loops(busy, apart=asked.apart), contextlib.ExitStack() as stack:
         seats = {

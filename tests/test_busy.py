@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from envfleet.bench.neighbours import busy_loops
 from envfleet.engine.scheduler import family_time
 
 LINUX = pytest.mark.skipif(
     not Path("/proc/thread-self/schedstat").exists(), reason="the system does not tell"
 )
 PROGRAM = """
-import logging, os, sys, time
-os.sched_setaffinity(0, {CORE})
+import logging, sys, time
 logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout)
 import envfleet
 
@@ -31,34 +31,30 @@ with envfleet.make("CartPole-v1", 8, backend="process", workers=2) as envs:
         envs.step(actions)
     print("PLAN", envs.plan)
 """
-LOOP = "import os; os.sched_setaffinity(0, {CORE})\nwhile True: pass"
 
 
 @contextlib.contextmanager
-def busy_loops(count, core):
-    """Processes that compute on this core."""
-    command = [sys.executable, "-c", LOOP.replace("CORE", str(core))]
-    loops = [subprocess.Popen(command) for _ in range(count)]
+def one_core():
+    """Whatever is started inside has one core, the same for all."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
     try:
         yield
     finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
+        os.sched_setaffinity(0, before)
 
 
-def output(core):
-    """What a program with a fleet prints that has only this core."""
-    command = [sys.executable, "-c", PROGRAM.replace("CORE", str(core))]
+def output():
+    """What a program with a fleet prints."""
+    command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     return done.stdout.splitlines()
 
 
 @LINUX
 def test_a_fleet_says_once_that_others_have_its_cores_and_what_would_be_better():
-    core = min(os.sched_getaffinity(0))
-    with busy_loops(3, core):
-        *said, plan = output(core)
+    with one_core(), busy_loops(3):
+        *said, plan = output()
     (warning,) = [line for line in said if line.startswith("WARNING")]
     assert "of 1 core busy" in warning
     assert "backend='serial' is faster" in warning

@@ -18,10 +18,13 @@ while os.getppid() == parent:
 
 
 @contextlib.contextmanager
-def busy_loops(count: int) -> Iterator[None]:
-    """Have so many busy loops beside what happens inside."""
+def busy_loops(count: int, *, apart: bool = False) -> Iterator[None]:
+    """Have so many busy loops beside what happens inside; ``apart`` in sessions of their own."""
     words = [sys.executable, "-S", "-c", _LOOP]
-    loops = [subprocess.Popen(words) for _ in range(count)]  # noqa: S603 - our own words
+    loops = [
+        subprocess.Popen(words, start_new_session=apart)  # noqa: S603 - our own words
+        for _ in range(count)
+    ]
     try:
         yield
     finally:

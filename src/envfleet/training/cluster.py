@@ -71,11 +71,7 @@ def make_ray_collector(setup: CollectorSetup) -> ClusterCollector:
             f"num_envs={config.num_envs} must be a multiple of actors={options.actors}: each actor "
             "has as many envs as any other."
         )
-    faults = options.fault_options
-    words: dict[str, Any] = {"faults": faults, "changes": EnvOptions.of(config)}
-    backend = options.backend
-    if backend == "auto":
-        backend = "process" if faults else "serial"
+    words: dict[str, Any] = {"faults": options.fault_options, "changes": EnvOptions.of(config)}
     with build_fleet(env, 1, backend="process", **words) as one:
         spaces = one.single_observation_space, one.single_action_space
     learner = setup.make_learner(*spaces)
@@ -85,7 +81,7 @@ def make_ray_collector(setup: CollectorSetup) -> ClusterCollector:
         actors=options.actors,
         envs_per_actor=config.num_envs // options.actors,
         steps=config.rollout_steps,
-        fleet={"backend": backend, **words},
+        fleet={"backend": None if options.backend == "auto" else options.backend, **words},
         options={"mask_key": config.mask_key},
         device=learner.device,
         on_late="wait" if options.actor_deadline is None else "drop",

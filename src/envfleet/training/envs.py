@@ -134,7 +134,7 @@ def kind_of(env: Any, changes: EnvOptions = UNCHANGED) -> dict[str, bool]:
     ``env`` is what ``build_fleet`` takes, or a fleet. Arguments and wrappers may change the answer.
     """
     if not isinstance(env, VectorEnv):
-        with build_fleet(env, 1, backend="serial", changes=changes) as envs:
+        with build_fleet(env, 1, changes=changes) as envs:
             return kind_of(envs)
     return {
         "continuous": isinstance(env.single_action_space, gymnasium.spaces.Box),
@@ -146,7 +146,7 @@ def build_fleet(
     env: str | EnvSpec | Callable[..., gymnasium.Env[Any, Any]],
     num_envs: int,
     *,
-    backend: str,
+    backend: str | None = None,
     faults: Mapping[str, Any] | None = None,
     rendered: int = 0,
     changes: EnvOptions = UNCHANGED,
@@ -154,9 +154,10 @@ def build_fleet(
 ) -> Any:
     """A fleet to train or evaluate in, of an id, a spec or a function that builds an env.
 
-    ``faults`` are a run's ``fault_options``; with any, no env runs in this process. ``changes`` has
-    the env's arguments and wrappers, and the info in which ``action_masks()`` are sent; ``address``
-    is that of the cluster for backend "ray". The first ``rendered`` envs can render.
+    ``faults`` are a run's ``fault_options``; with any, no env runs in this process. ``backend`` is
+    by default the plainest that can do so, "serial" or "process". ``changes`` has the env's
+    arguments and wrappers, and the info in which ``action_masks()`` are sent; ``address`` is that
+    of the cluster for backend "ray". The first ``rendered`` envs can render.
 
     An Atari game is an ``AtariEnv`` as it is by default, seen as (4, 84, 84): lives are episodes
     for the learner, and statistics are of games and their scores. Observations are the fleet's own
@@ -167,6 +168,8 @@ def build_fleet(
     """
     name = env.id if isinstance(env, EnvSpec) else env
     env = find_env(env) if isinstance(env, str) else env
+    if backend is None:
+        backend = "process" if faults else "serial"
     if backend == "native":
         extra: Any = {"render_mode": "rgb_array"} if rendered else {}
         return _native_fleet(env, num_envs, changes, isolate=bool(faults), extra=extra)

@@ -42,7 +42,6 @@ class Evaluation:
             self._envs = build_fleet(
                 self._env,
                 self._num_envs,
-                backend="process" if self._faults else "serial",
                 faults=self._faults,
                 changes=self._changes,
             )

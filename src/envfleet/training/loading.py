@@ -117,7 +117,7 @@ class LoadedRun:
 
     def make_envs(self, num_envs: int, *, render: bool = False) -> Any:
         """Build a fleet of the run's env."""
-        env_id, faults = self.record.config.env_id, self.record.options.fault_options
+        env_id = self.record.config.env_id
         changes = EnvOptions.of(self.record.config)
         with of_a_run():
             if render:
@@ -125,8 +125,7 @@ class LoadedRun:
             return build_fleet(
                 env_id,
                 num_envs,
-                backend="process" if faults else "serial",
-                faults=faults,
+                faults=self.record.options.fault_options,
                 rendered=num_envs if render else 0,
                 changes=changes,
             )
@@ -210,7 +209,7 @@ def load(
     source = loaded.record.config.env_id if env is None else env
     changes = EnvOptions.of(loaded.record.config)
     with of_a_run():
-        envs = build_fleet(source, 1, backend="serial", changes=changes)
+        envs = build_fleet(source, 1, changes=changes)
     with envs:
         return loaded.policy(envs.single_observation_space, envs.single_action_space, policy)
 

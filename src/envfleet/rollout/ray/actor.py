@@ -87,11 +87,13 @@ class Delivery(NamedTuple):
     randomness: Randomness
     """Where the generators are."""
     restarts: int
-    """Workers that the fleet has replaced since it was built."""
+    """Workers that the fleet has replaced since the last one."""
 
 
 class RolloutActor:
     """Runs in a Ray actor."""
+
+    _restarts = 0
 
     def build(self, pickled: bytes) -> Built:
         """Build the fleet; the first thing to call."""
@@ -131,8 +133,8 @@ class RolloutActor:
                 envs.seed_globals(for_globals)
             collector.reset(seed=seed)
         part = part_of(collector.collect(), collector.finished)
-        restarts = int(getattr(collector.envs, "restart_count", 0))
-        return Delivery(part, Randomness.of(collector.agent), restarts)
+        before, self._restarts = self._restarts, getattr(collector.envs, "restart_count", 0)
+        return Delivery(part, Randomness.of(collector.agent), self._restarts - before)
 
     def close(self) -> None:
         """Close the fleet."""

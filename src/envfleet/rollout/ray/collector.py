@@ -74,10 +74,6 @@ class _Seat:
     """Whether its envs have yet to be reset."""
     node: str = "not known yet"
     pid: int | None = None
-    fleet_restarts: int = 0
-    """Workers replaced within its fleet, and within those of the actors before it."""
-    earlier_restarts: int = 0
-    """Those of the actors before it."""
 
 
 class RayCollector:
@@ -163,7 +159,7 @@ class RayCollector:
         self._on_late, self._deadline, self._on_loss = on_late, deadline, on_loss
         self._timeout = timeout
         self._budget = RestartBudget(*restarts)
-        self._round = self._dropped = 0
+        self._round = self._dropped = self._fleet_restarts = 0
         self._is_collecting = False
         self._for_globals: int | None = None
         self._closed = False
@@ -332,7 +328,7 @@ class RayCollector:
                 if self._on_loss == "drop":
                     lost.add(seat.index)
                 return
-            seat.fleet_restarts = seat.earlier_restarts + Delivery(*told).restarts
+            self._fleet_restarts += Delivery(*told).restarts
             if is_current:
                 arrived[seat.index] = told
                 return
@@ -397,7 +393,6 @@ class RayCollector:
             )
             raise death
         seat.generation += 1
-        seat.earlier_restarts = seat.fleet_restarts
         _log.warning("%s Restart %d.", death.what, self._budget.spent)
         self._start(seat)
 
@@ -421,7 +416,7 @@ class RayCollector:
     @property
     def restart_count(self) -> int:
         """Number of actors replaced so far, and of workers within their fleets."""
-        return self._budget.spent + sum(seat.fleet_restarts for seat in self._seats)
+        return self._budget.spent + self._fleet_restarts
 
     def metrics(self) -> dict[str, float]:
         """Number of late actors and of dropped rollouts so far, if the options allow any."""
