@@ -231,13 +231,12 @@ import os, time
 from pathlib import Path
 from envfleet.track.lock import FolderLock
 lock = FolderLock(Path({str(tmp_path)!r}))
-if os.fork() == 0:
-    time.sleep(600)
-print("locked", flush=True)
+os.fork()
+os.write(1, b"there\\n")
 time.sleep(600)
 """
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "locked\n"
+    assert [process.stdout.readline() for _ in range(2)] == ["there\n"] * 2  # both of them
     (child,) = psutil.Process(process.pid).children()
     try:
         with pytest.raises(FolderInUseError):
